@@ -1,0 +1,85 @@
+// The Python face of the core: lists of addresses in, nothing out. `pytorch/step_fused.py` is its only caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <stdexcept>
+
+#include "parallel.h"
+#include "step.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using Addresses = std::vector<uintptr_t>;
+using Row = std::array<double, 8>;
+
+ademamix::Coefficients coefficients_from(const Row& row) {
+  return {row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]};
+}
+
+ademamix::Dtype dtype_from(int code) {
+  if (code < 0 || code > 3) throw std::invalid_argument("unknown dtype code");
+  return static_cast<ademamix::Dtype>(code);
+}
+
+template <class T>
+T* pointer(const Addresses& addresses, size_t i) {
+  return addresses.empty() ? nullptr : reinterpret_cast<T*>(addresses[i]);
+}
+
+void step(const Addresses& parameters, const Addresses& gradients, const Addresses& fasts, const Addresses& slows,
+          const Addresses& squares, const Addresses& skipped, const std::vector<int64_t>& sizes,
+          const std::vector<int64_t>& indices, const std::vector<int>& parameter_dtypes,
+          const std::vector<int>& gradient_dtypes, const std::vector<Row>& coefficients,
+          const std::vector<int>& rows, double gradient_factor, bool stochastic_rounding, uint64_t rounding_seed,
+          int threads) {
+  const size_t count = parameters.size();
+  const auto check = [count](size_t size, bool may_be_empty) {
+    if (size != count && !(may_be_empty && size == 0)) throw std::invalid_argument("lists of different lengths");
+  };
+  for (size_t size : {gradients.size(), slows.size(), squares.size(), sizes.size(), indices.size(),
+                      parameter_dtypes.size(), gradient_dtypes.size(), rows.size()}) {
+    check(size, false);
+  }
+  for (size_t size : {fasts.size(), skipped.size()}) check(size, true);
+
+  std::vector<ademamix::Tensor> tensors;
+  tensors.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    tensors.push_back({pointer<void>(parameters, i), pointer<void>(gradients, i), pointer<void>(fasts, i),
+                       pointer<void>(slows, i), pointer<void>(squares, i), pointer<int64_t>(skipped, i), sizes[i],
+                       indices[i], dtype_from(parameter_dtypes[i]), dtype_from(gradient_dtypes[i]),
+                       coefficients_from(coefficients.at(static_cast<size_t>(rows[i])))});
+  }
+  nb::gil_scoped_release released;
+  ademamix::step(tensors, {gradient_factor, stochastic_rounding, rounding_seed, threads});
+}
+
+// Adds one to each float32 clock and returns the new values.
+std::vector<double> advance(const Addresses& clocks) {
+  std::vector<double> values;
+  values.reserve(clocks.size());
+  for (uintptr_t address : clocks) {
+    float& clock = *reinterpret_cast<float*>(address);
+    clock += 1.0f;
+    values.push_back(clock);
+  }
+  return values;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "Fused CPU kernels of ademamix";
+  m.def("step", &step, "parameters"_a, "gradients"_a, "fasts"_a, "slows"_a, "squares"_a, "skipped"_a, "sizes"_a,
+        "indices"_a, "parameter_dtypes"_a, "gradient_dtypes"_a, "coefficients"_a, "rows"_a, "gradient_factor"_a,
+        "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  m.def("advance", &advance, "clocks"_a);
+  m.def("instruction_set", &ademamix::instruction_set);
+  m.def("thread_source", &ademamix::thread_source);
+  m.def("use_portable", &ademamix::use_portable, "portable"_a);
+}

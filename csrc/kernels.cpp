@@ -1,0 +1,101 @@
+#include "kernels.h"
+
+#include <cmath>
+#include <limits>
+
+#include "number_formats.h"
+
+namespace ademamix {
+namespace ADEMAMIX_ISA {
+namespace {
+
+template <class S>
+struct Rates {
+  S fast, square, slow, slow_gain, step_size, eps, decay, gradient_factor;
+
+  Rates(const Coefficients& c, double gradient_factor)
+      : fast(static_cast<S>(c.fast_rate)),
+        square(static_cast<S>(c.square_rate)),
+        slow(static_cast<S>(c.slow_rate)),
+        slow_gain(static_cast<S>(c.slow_gain)),
+        step_size(static_cast<S>(c.step_size)),
+        eps(static_cast<S>(c.eps)),
+        decay(static_cast<S>(c.decay)),
+        gradient_factor(static_cast<S>(gradient_factor)) {}
+};
+
+// What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic.
+template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
+int64_t update(const Run& run) {
+  const Tensor& tensor = *run.tensor;
+  const Rates<S> rate(tensor.coefficients, run.options->gradient_factor);
+  const RoundingStream random(run.options->rounding_seed, tensor.index,
+                              static_cast<int64_t>(tensor.coefficients.step));
+  P* __restrict__ parameter = static_cast<P*>(tensor.parameter) + run.first;
+  const G* __restrict__ gradient = static_cast<const G*>(tensor.gradient) + run.first;
+  S* __restrict__ fast = kFast ? static_cast<S*>(tensor.fast) + run.first : nullptr;
+  S* __restrict__ slow = static_cast<S*>(tensor.slow) + run.first;
+  S* __restrict__ square = static_cast<S*>(tensor.square) + run.first;
+  int64_t skipped = 0;
+
+  for (int64_t i = 0; i < run.size; ++i) {
+    const S g = load<S>(gradient[i]) * rate.gradient_factor;
+    const bool keep = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
+    S m1 = g;
+    if constexpr (kFast) {
+      m1 = fast[i] + rate.fast * (g - fast[i]);
+      fast[i] = keep ? fast[i] : m1;
+    }
+    const S m2 = slow[i] + rate.slow * (g - slow[i]);
+    const S nu = square[i] + rate.square * (g * g - square[i]);
+    const S direction = (m1 + rate.slow_gain * m2) / (std::sqrt(nu) + rate.eps);
+    const S before = load<S>(parameter[i]);
+    const S after = before - (rate.decay * before + rate.step_size * direction);
+    slow[i] = keep ? slow[i] : m2;
+    square[i] = keep ? square[i] : nu;
+    if constexpr (kStochastic) {
+      store_stochastic(parameter[i], keep ? before : after, random(static_cast<uint64_t>(run.first + i)));
+    } else {
+      store(parameter[i], keep ? before : after);
+    }
+    skipped += keep;
+  }
+  return skipped;
+}
+
+template <class P, class G, class S, bool kStochastic>
+Kernel with_flags(bool fast, bool skip) {
+  if (fast) return skip ? update<P, G, S, true, true, kStochastic> : update<P, G, S, true, false, kStochastic>;
+  return skip ? update<P, G, S, false, true, kStochastic> : update<P, G, S, false, false, kStochastic>;
+}
+
+template <class P, class S, bool kStochastic = false>
+Kernel with_gradient(Dtype gradient, bool fast, bool skip) {
+  switch (gradient) {
+    case Dtype::f32: return with_flags<P, float, S, kStochastic>(fast, skip);
+    case Dtype::f64: return with_flags<P, double, S, kStochastic>(fast, skip);
+    case Dtype::bf16: return with_flags<P, BFloat16, S, kStochastic>(fast, skip);
+    case Dtype::f16: return with_flags<P, Float16, S, kStochastic>(fast, skip);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel kernel_for(const Tensor& tensor, const Options& options) {
+  const bool fast = tensor.fast != nullptr;
+  const bool skip = tensor.skipped != nullptr;
+  const Dtype gradient = tensor.gradient_dtype;
+  switch (tensor.parameter_dtype) {
+    case Dtype::f32: return with_gradient<float, float>(gradient, fast, skip);
+    case Dtype::f64: return with_gradient<double, double>(gradient, fast, skip);
+    case Dtype::f16: return with_gradient<Float16, float>(gradient, fast, skip);
+    case Dtype::bf16:
+      return options.stochastic_rounding ? with_gradient<BFloat16, float, true>(gradient, fast, skip)
+                                         : with_gradient<BFloat16, float>(gradient, fast, skip);
+  }
+  return nullptr;
+}
+
+}  // namespace ADEMAMIX_ISA
+}  // namespace ademamix

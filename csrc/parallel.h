@@ -1,0 +1,15 @@
+// Runs work on the OpenMP threads that the host framework already has, or on threads of its own where there are none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace ademamix {
+
+// Calls work(i) once for each i in [0, count), on at most `threads` threads, in any order.
+void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& work);
+
+// "openmp" if the process has a GNU-compatible OpenMP runtime to share, else "std::thread".
+const char* thread_source();
+
+}  // namespace ademamix

@@ -1,0 +1,249 @@
+"""Defaults, checks, and the choices made for the user: the one place of all three.
+
+Settings exist in two forms. *Raw* ones are what the caller said: ``betas`` may be a pair, a warm-up may be None.
+*Resolved* ones are the numbers a step needs, together with ``given``, the names that the caller stated himself, so
+that what was derived can be derived again when the horizon changes.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon, half_life
+
+
+class _DefaultFloat(float):
+    """A default value that can be told from the same value stated by the caller."""
+
+
+class _DefaultStr(str):
+    """A default value that can be told from the same value stated by the caller."""
+
+    __slots__ = ()
+
+
+BETAS = (0.9, 0.999)
+ALPHA = _DefaultFloat(5.0)
+STATE_STORAGE = _DefaultStr("fp32")
+STATE_STORAGES = ("fp32",)
+NONFINITE = ("propagate", "skip")
+
+# What an explicit argument of the constructor changes in a loaded checkpoint; everything else is the checkpoint's.
+OVERRIDING = ("total_steps", "alpha", "beta3", "alpha_warmup", "beta3_warmup", "beta3_start", "state_storage")
+
+
+def given_names(settings: Mapping[str, Any]) -> list[str]:
+    """List the overriding settings that the caller stated himself, among raw settings."""
+
+    def stated(name: str) -> bool:
+        if name == "beta3":
+            return len(settings.get("betas", BETAS)) == 3
+        value = settings.get(name)
+        return value is not None and not isinstance(value, _DefaultFloat | _DefaultStr)
+
+    return [name for name in OVERRIDING if stated(name)]
+
+
+def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Check raw settings and fill in what they leave open. Raises ValueError naming the argument and the value."""
+    betas = _checked_betas(raw["betas"])
+    total_steps = _checked_steps("total_steps", raw["total_steps"], least=1)
+    beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
+    beta3_start = raw["beta3_start"]
+    if beta3_start is None:
+        beta3_start = betas[0]
+    if raw["nonfinite"] not in NONFINITE:
+        raise ValueError(f"nonfinite must be one of {NONFINITE}, got {raw['nonfinite']!r}")
+    if raw["state_storage"] not in STATE_STORAGES:
+        raise ValueError(f"state_storage must be one of {STATE_STORAGES}, got {raw['state_storage']!r}")
+    _check_execution(raw)
+    return {
+        **raw,
+        "lr": _checked_lr(raw["lr"]),
+        "betas": (betas[0], betas[1], beta3),
+        "alpha": _checked_nonnegative("alpha", raw["alpha"]),
+        "total_steps": total_steps,
+        "alpha_warmup": _warmup("alpha_warmup", raw["alpha_warmup"], total_steps),
+        "beta3_warmup": _warmup("beta3_warmup", raw["beta3_warmup"], total_steps),
+        "beta3_start": _checked_beta("beta3_start", beta3_start),
+        "eps": _checked_nonnegative("eps", raw["eps"]),
+        "weight_decay": _checked_nonnegative("weight_decay", raw["weight_decay"]),
+        "state_storage": str(raw["state_storage"]),
+        "rounding_seed": _checked_seed(raw["rounding_seed"]),
+        "given": given_names(raw),
+    }
+
+
+def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the raw settings that resolve to `resolved`: what was derived is left open again."""
+    given = resolved["given"]
+    raw = {key: value for key, value in resolved.items() if key != "given"}
+    for name in ("total_steps", "alpha_warmup", "beta3_warmup", "beta3_start"):
+        if name not in given:
+            raw[name] = None
+    raw["betas"] = tuple(resolved["betas"]) if "beta3" in given else tuple(resolved["betas"][:2])
+    if "alpha" not in given:
+        raw["alpha"] = _DefaultFloat(resolved["alpha"])
+    if "state_storage" not in given:
+        raw["state_storage"] = _DefaultStr(resolved["state_storage"])
+    return raw
+
+
+def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a checkpoint continued by an optimizer: the checkpoint's, but for what `own` was given explicitly.
+
+    Both are resolved settings; so is the result, with everything that follows from a new horizon derived anew.
+    """
+    raw, own_raw = restate(saved), restate(own)
+    for name in own["given"]:
+        if name != "beta3":
+            raw[name] = own_raw[name]
+    if "beta3" in own["given"]:
+        raw["betas"] = (*raw["betas"][:2], own_raw["betas"][2])
+    return resolve(raw)
+
+
+def advice(resolved: Mapping[str, Any]) -> str | None:
+    """Return what to tell the caller about settings that commonly make a run diverge, or None."""
+    beta1, _, beta3 = resolved["betas"]
+    total_steps = resolved["total_steps"]
+    unscheduled = not {"alpha_warmup", "beta3_warmup"} <= set(resolved["given"])
+    if total_steps is None and unscheduled and resolved["alpha"] > 0:
+        return (
+            f"AdEMAMix was given no horizon: alpha = {resolved['alpha']:g} and beta3 = {beta3:g} apply from the first "
+            "step, which often makes a run diverge. Pass total_steps=<number of optimizer steps of the run>, or "
+            "alpha_warmup=0 and beta3_warmup=0 if no warm-up is what you want."
+        )
+    memory = 1 / (1 - beta3)
+    if total_steps is not None and beta3 > beta1 and memory > total_steps / 2:
+        return (
+            f"beta3 = {beta3:g} remembers about {memory:,.0f} steps, more than half of total_steps = {total_steps:,}: "
+            f"the slow EMA outlives the run. Leave beta3 out of betas to have it chosen "
+            f"({beta3_for_horizon(total_steps, beta1):g} for this horizon), or lower it."
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Constructor arguments for a run of known length, and the reasons for them. See :func:`recommend`."""
+
+    betas: tuple[float, float, float]
+    alpha: float
+    total_steps: int
+    alpha_warmup: int
+    beta3_warmup: int
+    reasons: tuple[str, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for the optimizer's constructor."""
+        names = ("betas", "alpha", "total_steps", "alpha_warmup", "beta3_warmup")
+        return {name: getattr(self, name) for name in names}
+
+
+def recommend(total_steps: int) -> Recommendation:
+    r"""Recommend settings for a run of `total_steps` optimizer steps.
+
+    .. math:: \beta_3 = 1 - \frac{1}{0.04\,T}, \qquad T_\alpha = T_{\beta_3} = T
+
+    >>> plan = recommend(10_000)
+    >>> plan.betas, plan.alpha, plan.alpha_warmup
+    ((0.9, 0.999, 0.9975), 5.0, 10000)
+    >>> print(plan.reasons[0])
+    beta3 = 0.9975: its memory of 400 steps is 4% of the run (half-life 276 steps)
+
+    Reference: section 3 of the paper for the schedules; the choice of beta3 is ours (see `beta3_for_horizon`).
+    """
+    steps = _checked_steps("total_steps", total_steps, least=1)
+    if steps is None:
+        raise ValueError("total_steps must be an integer >= 1, got None")
+    beta3 = beta3_for_horizon(steps, BETAS[0])
+    memory = 1 / (1 - beta3)
+    share = (
+        f"{HORIZON_FRACTION:.0%} of the run" if BETAS[0] < beta3 < PAPER_BETA3 else "at the end of the range we trust"
+    )
+    return Recommendation(
+        betas=(*BETAS, beta3),
+        alpha=float(ALPHA),
+        total_steps=steps,
+        alpha_warmup=steps,
+        beta3_warmup=steps,
+        reasons=(
+            f"beta3 = {beta3:g}: its memory of {memory:,.0f} steps is {share} "
+            f"(half-life {half_life(beta3):,.0f} steps)",
+            f"alpha = {ALPHA:g}: the paper finds 4 to 10 to work well",
+            f"warm-ups of {steps:,} steps: the paper raises alpha and beta3 over the whole run; without, runs diverge",
+        ),
+    )
+
+
+def _warmup(name: str, steps: Any, total_steps: int | None) -> int:
+    checked = _checked_steps(name, steps, least=0)
+    return (total_steps or 0) if checked is None else checked
+
+
+def _checked_steps(name: str, steps: Any, least: int) -> int | None:
+    if steps is None:
+        return None
+    try:
+        checked = operator.index(steps)
+    except TypeError:
+        checked = None
+    if checked is None or isinstance(steps, bool) or checked < least:
+        raise ValueError(f"{name} must be an integer >= {least} or None, got {steps!r}")
+    return checked
+
+
+def _checked_betas(betas: Any) -> tuple[float, ...]:
+    try:
+        values = tuple(betas)
+    except TypeError:
+        values = ()
+    if len(values) not in (2, 3):
+        raise ValueError(f"betas must be (beta1, beta2) or (beta1, beta2, beta3), got {betas!r}")
+    return tuple(_checked_beta(f"beta{i}", beta) for i, beta in enumerate(values, start=1))
+
+
+def _checked_beta(name: str, beta: Any) -> float:
+    if not isinstance(beta, numbers.Real) or not 0.0 <= float(beta) < 1.0:
+        raise ValueError(f"{name} must be a number in [0, 1), got {beta!r}")
+    return float(beta)
+
+
+def _checked_nonnegative(name: str, value: Any) -> float:
+    if not isinstance(value, numbers.Real) or not 0.0 <= float(value) < math.inf:
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+    return float(value)
+
+
+def _checked_lr(lr: Any) -> Any:
+    if hasattr(lr, "numel"):
+        if lr.numel() != 1:
+            raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
+    elif not isinstance(lr, numbers.Real):
+        raise ValueError(f"lr must be a number or a 1-element Tensor, got {lr!r}")
+    if not 0.0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number >= 0, got {lr!r}")
+    return lr
+
+
+def _checked_seed(seed: Any) -> int:
+    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**64:
+        raise ValueError(f"rounding_seed must be an integer in [0, 2**64), got {seed!r}")
+    return int(seed)
+
+
+def _check_execution(raw: Mapping[str, Any]) -> None:
+    if raw["stochastic_rounding"] not in (None, True, False):
+        raise ValueError(f"stochastic_rounding must be True, False or None, got {raw['stochastic_rounding']!r}")
+    if raw["stochastic_rounding"] and raw["differentiable"]:
+        raise ValueError("stochastic_rounding=True has no derivative: it cannot be used with differentiable=True")
+    if raw["fused"] and raw["foreach"]:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together")
+    if raw["fused"] and raw["differentiable"]:
+        raise RuntimeError("`fused` does not support `differentiable`")

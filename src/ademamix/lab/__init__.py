@@ -1,0 +1,1 @@
+"""The lab: what trains, measures and draws with the library."""

@@ -1,0 +1,1 @@
+"""One module for each result of the paper."""

@@ -1,0 +1,119 @@
+"""The numbers of a step: what the clocks and the settings make of alpha, beta3 and the bias corrections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ademamix.schedules import log_beta3, progress
+
+
+class Coefficients(NamedTuple):
+    """The numbers of one parameter's step.
+
+    With bc1 and bc2 the bias corrections of m1 and nu, the update of Algorithm 1 is
+
+        theta <- theta - (decay theta + step_size (m1 + slow_gain m2) / (sqrt(nu) + eps))
+
+    which saves two passes over memory. All rates are small numbers: 1 - rate, rounded to fp32, would be off by 1e-4 of
+    the rate, at every step in the same direction. The order of the fields is that of `Coefficients` in csrc/step.h.
+    """
+
+    fast_rate: Any  # 1 - beta1
+    square_rate: Any  # 1 - beta2
+    slow_rate: Any  # 1 - beta3(t)
+    slow_gain: Any  # alpha(t) bc1
+    step_size: Any  # lr sqrt(bc2) / bc1
+    eps: Any  # eps sqrt(bc2)
+    decay: Any  # lr weight_decay
+    step: Any  # t, part of the key of stochastic rounding
+
+
+class Settings(NamedTuple):
+    """The hyperparameters that coefficients are made of."""
+
+    lr: float | Tensor
+    betas: tuple[float, float, float]
+    alpha: float
+    alpha_warmup: int
+    beta3_warmup: int
+    beta3_start: float
+    eps: float
+    weight_decay: float
+
+    @classmethod
+    def of_group(cls, group: Mapping[str, Any]) -> Settings:
+        """Take the settings from a parameter group."""
+        return cls(*(group[name] for name in cls._fields))
+
+
+# One of floats for each tensor, or, under `capturable` and `torch.compile`, one of vectors over all tensors.
+PerTensor: TypeAlias = "list[Coefficients] | Coefficients"
+
+
+def advance(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *, as_tensors: bool) -> PerTensor:
+    """Advance the clocks of each parameter by one and return the coefficients of the step they have come to."""
+    clocks = [*steps, *slow_steps]
+    if as_tensors:
+        torch._foreach_add_(clocks, 1)
+        return _vectors(steps, slow_steps, settings)
+    torch._foreach_add_(clocks, torch.ones(()), alpha=1.0)  # a tensor: a number would be wrapped once per clock
+    return _floats([clock.item() for clock in steps], [clock.item() for clock in slow_steps], settings)
+
+
+def one_per_tensor(coefficients: PerTensor, like: list[Tensor]) -> list[Coefficients]:
+    """Split vectors into 0-dim tensors of the dtype that each tensor in `like` is computed in; floats stay floats."""
+    if isinstance(coefficients, list):
+        return coefficients
+    by_dtype = {
+        dtype: [Coefficients(*row) for row in zip(*(field.to(dtype).unbind() for field in coefficients), strict=True)]
+        for dtype in {tensor.dtype for tensor in like}
+    }
+    return [by_dtype[tensor.dtype][i] for i, tensor in enumerate(like)]
+
+
+def float_coefficients(step: float, slow_step: float, settings: Settings) -> Coefficients:
+    """Compute the coefficients at given clocks."""
+    return _coefficients(step, slow_step, settings, math.sqrt, math.expm1)
+
+
+def _floats(steps: list[float], slow_steps: list[float], settings: Settings) -> list[Coefficients]:
+    all_clocks = list(zip(steps, slow_steps, strict=True))
+    known = {clocks: float_coefficients(*clocks, settings) for clocks in set(all_clocks)}
+    return [known[clocks] for clocks in all_clocks]
+
+
+def _vectors(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings) -> Coefficients:
+    step = torch.stack(steps).to(torch.float64)
+    slow_step = torch.stack(slow_steps).to(torch.float64)
+    fields = _coefficients(step, slow_step, settings, torch.sqrt, torch.expm1)
+    zeros = torch.zeros_like(step)
+    return Coefficients(*(zeros + field for field in fields))
+
+
+def _coefficients(
+    step: Any, slow_step: Any, settings: Settings, sqrt: Callable[[Any], Any], expm1: Callable[[Any], Any]
+) -> Coefficients:
+    lr, (beta1, beta2, beta3) = settings.lr, settings.betas
+    correction1 = -expm1(step * math.log(beta1)) if beta1 > 0 else 1.0
+    root2 = sqrt(-expm1(step * math.log(beta2))) if beta2 > 0 else 1.0
+    alpha, slow_rate = settings.alpha, 1 - beta3
+    if settings.alpha_warmup:
+        alpha = alpha * progress(slow_step, settings.alpha_warmup)
+    if settings.beta3_warmup and settings.beta3_start < beta3:
+        # Through ln(beta3) and expm1: 1 - exp(ln(beta3)) would lose the digits that a slow EMA lives on.
+        slow_rate = -expm1(log_beta3(progress(slow_step, settings.beta3_warmup), beta3, settings.beta3_start))
+    return Coefficients(
+        fast_rate=1 - beta1,
+        square_rate=1 - beta2,
+        slow_rate=slow_rate,
+        slow_gain=alpha * correction1,
+        step_size=lr * root2 / correction1,
+        eps=settings.eps * root2,
+        decay=lr * settings.weight_decay,
+        step=step,
+    )

@@ -1,0 +1,74 @@
+"""What the optimizer is doing: its schedule now, and the sizes of the two averages and of the update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ademamix.pytorch.coefficients import Settings, float_coefficients
+from ademamix.schedules import alpha_at, beta3_at
+
+States = Mapping[Tensor, Mapping[str, Any]]
+
+
+def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
+    """Return clocks, alpha(t) and beta3(t) of a group, at the largest clocks of its parameters."""
+    clocks = [states[param] for param in group["params"] if states.get(param)]
+    step = max((int(state["step"]) for state in clocks), default=0)
+    slow_step = max((int(state["slow_step"]) for state in clocks), default=0)
+    t = max(slow_step, 1)  # before the first step: what the first step will use
+    return {
+        "step": step,
+        "slow_step": slow_step,
+        "alpha": alpha_at(t, group["alpha"], group["alpha_warmup"]),
+        "beta3": beta3_at(t, group["betas"][2], group["beta3_start"], group["beta3_warmup"]),
+    }
+
+
+@torch.no_grad()
+def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
+    """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
+    m1 = alpha_m2 = update = dot = m2 = 0.0
+    skipped = 0
+    for param in group["params"]:
+        state = states.get(param)
+        if not state or int(state["step"]) == 0:
+            continue
+        c = float_coefficients(state["step"].item(), state["slow_step"].item(), Settings.of_group(group))
+        fast, slow, square = _moments(param, state, group)
+        alpha = alpha_at(int(state["slow_step"]) or 1, group["alpha"], group["alpha_warmup"])
+        m1 += _sum(fast * fast)
+        m2 += _sum(slow * slow)
+        alpha_m2 += alpha**2 * _sum(slow * slow)
+        dot += _sum(fast * slow)
+        update += float(c.step_size) ** 2 * _sum(((fast + c.slow_gain * slow) / (square.sqrt() + c.eps)).square())
+        skipped += int(state.get("skipped", 0))
+    return {
+        **schedule_of(group, states),
+        "m1_norm": math.sqrt(m1),
+        "alpha_m2_norm": math.sqrt(alpha_m2),
+        "update_norm": math.sqrt(update),
+        "cosine": dot / math.sqrt(m1 * m2) if m1 * m2 > 0 else math.nan,
+        "skipped": skipped,
+    }
+
+
+def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    slow, square = state["exp_avg_slow"], state["exp_avg_sq"]
+    if group["betas"][0] > 0:
+        fast = state["exp_avg"]
+    elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
+        fast = (-param.grad if group["maximize"] else param.grad).to(slow.dtype)
+    else:
+        fast = torch.full_like(slow, math.nan)
+    if slow.is_complex():
+        return torch.view_as_real(fast), torch.view_as_real(slow), torch.view_as_real(square)
+    return fast, slow, square
+
+
+def _sum(values: Tensor) -> float:
+    return float(values.sum(dtype=torch.float64))

@@ -1,0 +1,358 @@
+"""The AdEMAMix class: gathers tensors and state, and calls one function. No arithmetic here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from ademamix import hyperparameters
+from ademamix.pytorch import checkpoint, convert, diagnostics, step_fused, storage
+from ademamix.pytorch.rounding import Rounding
+from ademamix.pytorch.step import ademamix_step, fastest
+
+
+class AdEMAMix(Optimizer):
+    r"""AdamW with a second, slow average of the gradients: a drop-in replacement for ``torch.optim.AdamW``.
+
+    .. math::
+        m_1 &\leftarrow \beta_1 m_1 + (1-\beta_1) g \qquad
+        m_2 \leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g \qquad
+        \nu \leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
+        \theta &\leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+
+    >>> model = torch.nn.Linear(4, 1)
+    >>> optimizer = AdEMAMix(model.parameters(), lr=1e-3, total_steps=1000)
+    >>> loss = model(torch.ones(8, 4)).square().mean()
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> optimizer.schedule()[0]["alpha"]
+    0.005
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for every torch optimizer. A group may have its
+            own value of every setting below.
+        lr: learning rate, a number or a one-element tensor.
+        betas: ``(beta1, beta2)``, or ``(beta1, beta2, beta3)``. Of a pair, beta3 is chosen for `total_steps` (see
+            :func:`ademamix.schedules.beta3_for_horizon`); without a horizon it is 0.9999. With ``beta1 = 0`` no m1
+            is stored, and the state is as large as AdamW's.
+        alpha: weight of the slow average; the paper finds 4 to 10 to work well.
+        total_steps: number of optimizer steps of the run. It sets the warm-ups and beta3 where they are left open.
+        alpha_warmup, beta3_warmup: steps over which alpha and beta3 rise to their final values; 0 for no warm-up,
+            None for `total_steps`.
+        beta3_start: where beta3 begins; None for beta1.
+        eps, weight_decay: as in AdamW; weight decay is decoupled.
+        state_storage: how the moments are stored: ``"fp32"`` (fp64 for fp64 parameters).
+        stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
+            `differentiable`. Parameters of other dtypes are always rounded to nearest.
+        rounding_seed: key of the generator of stochastic rounding.
+        nonfinite: ``"propagate"`` non-finite gradients into parameters and moments, as torch does, or ``"skip"``
+            them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
+        foreach, fused: choose the multi-tensor or the fused implementation; left open, the fastest that applies.
+        maximize, capturable, differentiable: as in AdamW.
+
+    Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] | tuple[float, float, float] = hyperparameters.BETAS,
+        *,
+        alpha: float = hyperparameters.ALPHA,
+        total_steps: int | None = None,
+        alpha_warmup: int | None = None,
+        beta3_warmup: int | None = None,
+        beta3_start: float | None = None,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        state_storage: str = hyperparameters.STATE_STORAGE,
+        stochastic_rounding: bool | None = None,
+        rounding_seed: int = 0,
+        nonfinite: str = "propagate",
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "alpha": alpha,
+            "total_steps": total_steps,
+            "alpha_warmup": alpha_warmup,
+            "beta3_warmup": beta3_warmup,
+            "beta3_start": beta3_start,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "state_storage": state_storage,
+            "stochastic_rounding": stochastic_rounding,
+            "rounding_seed": rounding_seed,
+            "nonfinite": nonfinite,
+            "foreach": foreach,
+            "fused": fused,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        hyperparameters.resolve(defaults)
+        super().__init__(params, defaults)
+
+    @classmethod
+    def from_adamw(
+        cls,
+        adamw: torch.optim.Adam,
+        *,
+        total_steps: int | None = None,
+        alpha: float = 2.0,
+        beta3: float | None = None,
+        alpha_warmup: int | None = 0,
+        beta3_warmup: int | None = 0,
+        beta3_start: float | None = None,
+        state_storage: str = hyperparameters.STATE_STORAGE,
+        stochastic_rounding: bool | None = None,
+        rounding_seed: int = 0,
+        nonfinite: str = "propagate",
+    ) -> AdEMAMix:
+        """Switch a live AdamW to AdEMAMix in the middle of a run.
+
+        Settings, moments and bias-correction clocks are taken over without a copy, attached lr schedulers go on, and
+        ``adamw.step()`` raises from then on. The slow average starts empty and its clock at 0. Hooks that were
+        registered on `adamw` are not taken over.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> adamw = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        >>> optimizer = AdEMAMix.from_adamw(adamw, total_steps=50_000)
+        >>> optimizer.param_groups[0]["betas"]
+        (0.9, 0.999, 0.9995)
+
+        Args:
+            adamw: the optimizer to convert; amsgrad and L2 weight decay are refused.
+            total_steps: the steps that are still to come.
+            alpha: the paper switched with 2 at 110M parameters and with 1 at 1.3B.
+            beta3: None for the value that suits `total_steps`, or 0.9999 without a horizon.
+            alpha_warmup, beta3_warmup: the paper needs none after a switch.
+            beta3_start, state_storage, stochastic_rounding, rounding_seed, nonfinite: as in the constructor.
+
+        Reference: section 4.1 of the paper, "Resume from AdamW".
+        """
+
+        def build(groups: list[dict[str, Any]]) -> AdEMAMix:
+            return cls(
+                groups,
+                alpha=alpha,
+                total_steps=total_steps,
+                alpha_warmup=alpha_warmup,
+                beta3_warmup=beta3_warmup,
+                beta3_start=beta3_start,
+                state_storage=state_storage,
+                stochastic_rounding=stochastic_rounding,
+                rounding_seed=rounding_seed,
+                nonfinite=nonfinite,
+                capturable=any(group["capturable"] for group in groups),
+                differentiable=any(group["differentiable"] for group in groups),
+            )
+
+        return convert.from_adamw(build, adamw, beta3)
+
+    def to_adamw(self) -> torch.optim.AdamW:
+        """Switch to ``torch.optim.AdamW`` in the middle of a run: the slow average is dropped, the rest goes on.
+
+        Attached lr schedulers go on too, and this optimizer's ``step()`` raises from then on.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> adamw = AdEMAMix(model.parameters(), lr=1e-3, total_steps=1000).to_adamw()
+        >>> adamw.param_groups[0]["betas"]
+        (0.9, 0.999)
+
+        Reference: appendix C of the paper, "Removing the second EMA mid-training".
+        """
+        return convert.to_adamw(self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, also in the middle of a run; its schedules start at its own first step."""
+        stated = param_group if isinstance(param_group, dict) else {}  # torch reports anything else
+        raw = {key: stated.get(key, default) for key, default in self.defaults.items()}
+        super().add_param_group({**param_group, **hyperparameters.resolve(raw)})
+        group = self.param_groups[-1]
+        if group["fused"]:
+            for param in group["params"]:
+                if reason := step_fused.unsupported(param):
+                    self.param_groups.pop()
+                    raise RuntimeError(f"`fused=True` is not possible: {reason}")
+        told = [hyperparameters.advice(other) for other in self.param_groups[:-1]]
+        advice = hyperparameters.advice(group)
+        if advice is not None and advice not in told:
+            warnings.warn(advice, stacklevel=2)
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        first_index: int,
+        indices: list[int],
+        params: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_slows: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        state_steps: list[Tensor],
+        slow_steps: list[Tensor],
+        skipped: list[Tensor],
+    ) -> None:
+        """Fill the lists with the parameters of `group` that have a gradient, and their state.
+
+        torch.compile knows this name and shape of method, and runs it outside of the graph.
+        """
+        self._opt_called = True  # what an lr scheduler's wrapper of `step` would note, see there
+        has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
+        for index, param in enumerate(group["params"], start=first_index):
+            grad = param.grad
+            if grad is None:
+                continue
+            storage.check_gradient(grad)
+            state = self.state[param]
+            if not storage.is_complete(state, group):
+                storage.complete(state, param, group)
+            params.append(param)
+            grads.append(grad)
+            if has_fast:
+                exp_avgs.append(state["exp_avg"])
+            exp_avg_slows.append(state["exp_avg_slow"])
+            exp_avg_sqs.append(state["exp_avg_sq"])
+            state_steps.append(state["step"])
+            slow_steps.append(state["slow_step"])
+            if skips:
+                skipped.append(state["skipped"])
+            indices.append(index)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step, and return the loss if `closure` computes it.
+
+        Everything that can be wrong with a gradient is checked before anything is changed.
+        """
+        self._accelerator_graph_capture_health_check()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and found_inf.item():
+            return loss
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            self._step_groups()
+        return loss
+
+    # An lr scheduler wraps `step` in a function that torch.compile cannot trace, unless the method says it has been.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+    def _step_groups(self) -> None:
+        gathered = []
+        first_index = 0
+        for group in self.param_groups:
+            tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], []]
+            indices: list[int] = []
+            self._init_group(group, first_index, indices, *tensors)
+            first_index += len(group["params"])
+            gathered.append((group, tensors, indices))
+        for group, tensors, indices in gathered:
+            stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
+            ademamix_step(
+                *tensors,
+                lr=group["lr"],
+                betas=group["betas"],
+                alpha=group["alpha"],
+                alpha_warmup=group["alpha_warmup"],
+                beta3_warmup=group["beta3_warmup"],
+                beta3_start=group["beta3_start"],
+                eps=group["eps"],
+                weight_decay=group["weight_decay"],
+                rounding=Rounding(group["rounding_seed"] if stochastic else None, indices),
+                maximize=group["maximize"],
+                capturable=group["capturable"],
+                differentiable=group["differentiable"],
+                foreach=group["foreach"],
+                fused=group["fused"],
+                grad_scale=getattr(self, "grad_scale", None),
+            )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler may leave the scaling of gradients to `step`: it may if all of it is fused."""
+        return all(
+            bool(group["fused"])
+            or (
+                group["fused"] is None
+                and group["foreach"] is None
+                and fastest(group["params"], differentiable=group["differentiable"])[0]
+            )
+            for group in self.param_groups
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state_dict of AdEMAMix, or of AdamW as a switch.
+
+        Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start` and
+        `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from
+        `total_steps` is derived again, the clocks are kept, and a warning reports alpha(t) and beta3(t) before and
+        after. Moments keep their precision whatever the dtype of their parameter.
+        """
+        last_hook = self.register_load_state_dict_pre_hook(checkpoint.protect)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last_hook.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "defaults" not in state:  # from load_state_dict, not from pickle
+            checkpoint.settle(self.param_groups, state)
+        super().__setstate__(state)
+
+    def schedule(self) -> list[dict[str, Any]]:
+        """Return clocks, alpha(t) and beta3(t) of the last step, one dict per group, at its largest clocks.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> AdEMAMix(model.parameters(), alpha=4.0, total_steps=100).schedule()
+        [{'step': 0, 'slow_step': 0, 'alpha': 0.04, 'beta3': 0.9}]
+        """
+        return [diagnostics.schedule_of(group, self.state) for group in self.param_groups]
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """Return :meth:`schedule` and what the averages do, one dict per group.
+
+        ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
+        one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
+        parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"``
+        passed over so far. With ``beta1 = 0`` the fast average is the gradient: call this before ``zero_grad``.
+        It reads the whole state: call it every so often, not every step.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
+        >>> round(optimizer.diagnostics()[0]["cosine"], 6)
+        1.0
+        """
+        return [diagnostics.diagnostics_of(group, self.state) for group in self.param_groups]
+
+    def reset_slow(self) -> None:
+        """Empty the slow average and restart its clock, for example when the data changes.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.reset_slow()
+        >>> optimizer.schedule()[0]["step"], optimizer.schedule()[0]["slow_step"]
+        (1, 0)
+        """
+        for state in self.state.values():
+            if "exp_avg_slow" in state:
+                state["exp_avg_slow"].zero_()
+                state["slow_step"].zero_()

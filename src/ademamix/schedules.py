@@ -1,0 +1,116 @@
+"""The schedules of alpha and beta3, half-lives, and the beta3 that suits a horizon. Plain floats.
+
+Everything here counts t from 1: the first update of a run is t = 1.
+Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", section 3 and
+appendix A.1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+PAPER_BETA3 = 0.9999
+HORIZON_FRACTION = 0.04  # the slow EMA remembers 1 / (1 - beta3) = this fraction of the run
+
+
+def alpha_at(t: float, alpha: float, T: int) -> float:
+    r"""Weight of the slow EMA at step t.
+
+    .. math:: \alpha^{(t)} = \min(t \alpha / T, \alpha)
+
+    T = 0 means no warm-up.
+
+    >>> alpha_at(250, alpha=5.0, T=1000), alpha_at(5000, alpha=5.0, T=1000), alpha_at(1, alpha=5.0, T=0)
+    (1.25, 5.0, 5.0)
+
+    Reference: equation f_alpha of the paper, section 3.
+    """
+    _check_step(t)
+    return min(t * alpha / T, alpha) if T else alpha
+
+
+def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
+    r"""Decay of the slow EMA at step t: its half-life grows linearly from that of `start` to that of `beta3`.
+
+    .. math:: \beta_3^{(t)} = \min\Big(\exp\frac{\ln\beta_s\ln\beta_3}
+              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Big), \qquad \mu = t/T
+
+    For start = 0 this is its limit, beta3^(1/mu). T = 0 means no warm-up.
+
+    >>> round(beta3_at(500, beta3=0.9999, start=0.9, T=1000), 6), beta3_at(1000, beta3=0.9999, start=0.9, T=1000)
+    (0.9998, 0.9999)
+
+    Reference: equation f_beta3 of the paper, section 3, derived in appendix A.1.
+    """
+    _check_step(t)
+    if T == 0 or t >= T or start >= beta3:
+        return beta3
+    return min(math.exp(log_beta3(t / T, beta3, start)), beta3)
+
+
+def log_beta3(mu: Any, beta3: float, start: float) -> Any:
+    """ln beta3(t) at mu = t/T in (0, 1], for 0 <= start < beta3.
+
+    The paper's fraction divided through by ln(start) ln(beta3): 1/ln(beta) moves linearly. In this form start = 0
+    needs no case of its own, and mu may be an array of any framework.
+    """
+    from_start = (1 - mu) / math.log(start) if start > 0 else 0.0
+    return 1 / (from_start + mu / math.log(beta3))
+
+
+def progress(t: Any, T: int) -> Any:
+    """Return min(t, T) / T, through abs() so that t may be an array of any framework."""
+    return (t + T - abs(t - T)) / (2 * T)
+
+
+def half_life(beta: float) -> float:
+    r"""Return the number of past gradients that receive half of an EMA's weight.
+
+    .. math:: t_{half} = \ln 0.5 / \ln\beta - 1
+
+    >>> round(half_life(0.9), 2), round(half_life(0.9999))
+    (5.58, 6930)
+
+    Reference: section 3 and appendix A.1 of the paper.
+    """
+    if not 0.0 < beta < 1.0:
+        raise ValueError(f"beta must be in (0, 1), got {beta}")
+    return math.log(0.5) / math.log(beta) - 1
+
+
+def beta_from_half_life(steps: float) -> float:
+    r"""Return the decay whose half-life is `steps`: the inverse of :func:`half_life`.
+
+    .. math:: \beta = 0.5^{1/(t_{half}+1)}
+
+    >>> round(beta_from_half_life(half_life(0.9999)), 12)
+    0.9999
+
+    Reference: appendix A.1 of the paper.
+    """
+    if not -1.0 < steps < math.inf:
+        raise ValueError(f"steps must be a finite number > -1, got {steps}")
+    return float(0.5 ** (1 / (steps + 1)))
+
+
+def beta3_for_horizon(total_steps: int | None, beta1: float) -> float:
+    r"""Return the beta3 whose memory fits a run of `total_steps`.
+
+    .. math:: \beta_3 = 1 - \frac{1}{0.04\,T}, \quad \text{kept between } \beta_1 \text{ and } 0.9999
+
+    Without a horizon it is the paper's 0.9999.
+
+    >>> beta3_for_horizon(10_000, beta1=0.9), beta3_for_horizon(1_000_000, beta1=0.9), beta3_for_horizon(None, 0.9)
+    (0.9975, 0.9999, 0.9999)
+
+    Reference: ours; it agrees with the paper's best values at 32k to 256k steps (appendix C, fewer iterations).
+    """
+    if total_steps is None:
+        return PAPER_BETA3
+    return max(beta1, min(1 - 1 / (HORIZON_FRACTION * total_steps), PAPER_BETA3))
+
+
+def _check_step(t: float) -> None:
+    if not t >= 1:
+        raise ValueError(f"t counts steps from 1, got {t}")
