@@ -119,10 +119,10 @@ def advice(resolved: Mapping[str, Any]) -> str | None:
             "step, which often makes a run diverge. Pass total_steps=<number of optimizer steps of the run>, or "
             "alpha_warmup=0 and beta3_warmup=0 if no warm-up is what you want."
         )
-    memory = 1 / (1 - beta3)
+    memory = round(1 / (1 - beta3))
     if total_steps is not None and beta3 > beta1 and memory > total_steps / 2:
         return (
-            f"beta3 = {beta3:g} remembers about {memory:,.0f} steps, more than half of total_steps = {total_steps:,}: "
+            f"beta3 = {beta3:g} remembers about {memory:,} steps, more than half of total_steps = {total_steps:,}: "
             f"the slow EMA outlives the run. Leave beta3 out of betas to have it chosen "
             f"({beta3_for_horizon(total_steps, beta1):g} for this horizon), or lower it."
         )
@@ -174,8 +174,10 @@ def recommend(total_steps: int) -> Recommendation:
         alpha_warmup=steps,
         beta3_warmup=steps,
         reasons=(
-            f"beta3 = {beta3:g}: its memory of {memory:,.0f} steps is {share} "
-            f"(half-life {half_life(beta3):,.0f} steps)",
+            (
+                f"beta3 = {beta3:g}: its memory of {memory:,.0f} steps is {share} "
+                f"(half-life {half_life(beta3):,.0f} steps)"
+            ),
             f"alpha = {ALPHA:g}: the paper finds 4 to 10 to work well",
             f"warm-ups of {steps:,} steps: the paper raises alpha and beta3 over the whole run; without, runs diverge",
         ),

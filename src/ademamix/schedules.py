@@ -27,7 +27,7 @@ def alpha_at(t: float, alpha: float, T: int) -> float:
     Reference: equation f_alpha of the paper, section 3.
     """
     _check_step(t)
-    return min(t * alpha / T, alpha) if T else alpha
+    return t * alpha / T if t < T else alpha
 
 
 def beta3_at(t: float, beta3: float, start: float, T: int) -> float:

@@ -59,6 +59,8 @@ class AdEMAMix(Optimizer):
     Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", Algorithm 1.
     """
 
+    _advises = True
+
     def __init__(
         self,
         params: ParamsT,
@@ -103,7 +105,10 @@ class AdEMAMix(Optimizer):
             "differentiable": differentiable,
         }
         hyperparameters.resolve(defaults)
+        self._advises = False  # once for all groups, below
         super().__init__(params, defaults)
+        del self._advises
+        self._advise(self.param_groups)
 
     @classmethod
     def from_adamw(
@@ -187,10 +192,13 @@ class AdEMAMix(Optimizer):
                 if reason := step_fused.unsupported(param):
                     self.param_groups.pop()
                     raise RuntimeError(f"`fused=True` is not possible: {reason}")
-        told = [hyperparameters.advice(other) for other in self.param_groups[:-1]]
-        advice = hyperparameters.advice(group)
-        if advice is not None and advice not in told:
-            warnings.warn(advice, stacklevel=2)
+        if self._advises:
+            self._advise([group])
+
+    def _advise(self, groups: list[dict[str, Any]]) -> None:
+        for advice in dict.fromkeys(hyperparameters.advice(group) for group in groups):
+            if advice is not None:
+                warnings.warn(advice, stacklevel=3)
 
     def _init_group(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from ademamix.pytorch.coefficients import Coefficients, PerTensor, one_per_tensor
 from ademamix.pytorch.rounding import Rounding, write
+
+# On a CPU, elements that go through all operations together: few enough that they stay in the cache meanwhile.
+CACHED_ELEMENTS = 1 << 18
 
 
 def update(
@@ -30,7 +34,6 @@ def update(
             [tensors[i] for i in positions] for tensors in (params, grads, exp_avg_slows, exp_avg_sqs)
         )
         fasts = [exp_avgs[i] for i in positions] if exp_avgs else []
-        own_skipped = [skipped[i] for i in positions] if skipped else []
         dtype = slows[0].dtype
         if own_grads[0].dtype != dtype:
             own_grads = [grad.to(dtype) for grad in own_grads]
@@ -39,56 +42,78 @@ def update(
         if maximize:
             own_grads = list(torch._foreach_neg(own_grads))
 
-        fast_rate, slow_rate, square_rate = c.fast_rate, c.slow_rate, c.square_rate
-        finite: list[Tensor] = []
-        if own_skipped:
-            finite = [grad.isfinite() for grad in own_grads]
-            torch._foreach_add_(own_skipped, [(~mask).sum() for mask in finite])
-            own_grads = [torch.where(mask, grad, 0.0) for mask, grad in zip(finite, own_grads, strict=True)]
-            kept = [mask.to(dtype) for mask in finite]  # an EMA that moves at rate 0 stays
-            fast_rate, slow_rate, square_rate = (
-                torch._foreach_mul(kept, rate) for rate in (fast_rate, slow_rate, square_rate)
-            )
-
-        if fasts:
-            torch._foreach_lerp_(fasts, own_grads, fast_rate)
-        torch._foreach_lerp_(slows, own_grads, slow_rate)
-        _lerp_to_square_(squares, own_grads, square_rate)
-
-        in_place = own_params[0].dtype == dtype and not finite
-        values = own_params if in_place else [param.to(dtype, copy=True) for param in own_params]
-        _descend_(values, fasts or own_grads, slows, squares, c)
-        if in_place:
+        if own_params[0].dtype == dtype and not skipped:
+            if slows[0].is_cpu and not torch.compiler.is_compiling():
+                for part in _cached(own_params, own_grads, fasts, slows, squares):
+                    _descend_(c, [], *part)
+            else:
+                _descend_(c, [], own_params, own_grads, fasts, slows, squares)
             continue
+
+        finite = [grad.isfinite() for grad in own_grads] if skipped else []
+        values = [param.to(dtype, copy=True) for param in own_params]
+        _descend_(c, finite, values, own_grads, fasts, slows, squares)
         for k, i in enumerate(positions):
-            after = torch.where(finite[k], values[k], params[i].to(dtype)) if finite else values[k]
-            write(params[i], after, rounding, i, c.step[k] if isinstance(c.step, list) else c.step)
-
-
-def _lerp_to_square_(averages: list[Tensor], values: list[Tensor], rate: Any) -> None:
-    if isinstance(rate, float):  # two passes in place: no temporary for the squares
-        torch._foreach_add_(averages, averages, alpha=-rate)
-        torch._foreach_addcmul_(averages, values, values, rate)
-    else:
-        torch._foreach_lerp_(averages, torch._foreach_mul(values, values), rate)
+            if finite:
+                values[k] = torch.where(finite[k], values[k], params[i].to(dtype))
+                skipped[i].add_((~finite[k]).sum())
+            write(params[i], values[k], rounding, i, c.step[k] if isinstance(c.step, list) else c.step)
 
 
 def _descend_(
-    values: list[Tensor], fasts: list[Tensor], slows: list[Tensor], squares: list[Tensor], c: Coefficients
+    c: Coefficients,
+    finite: list[Tensor],
+    values: list[Tensor],
+    grads: list[Tensor],
+    fasts: list[Tensor],
+    slows: list[Tensor],
+    squares: list[Tensor],
 ) -> None:
+    """Take the step. Moments of elements that are not `finite` stay; their `values` are left undefined."""
+    fast_rate, slow_rate, square_rate = c.fast_rate, c.slow_rate, c.square_rate
+    if finite:
+        grads = [torch.where(mask, grad, 0.0) for mask, grad in zip(finite, grads, strict=True)]
+        kept = [mask.to(grad.dtype) for mask, grad in zip(finite, grads, strict=True)]
+        fast_rate, slow_rate, square_rate = (
+            torch._foreach_mul(kept, rate) for rate in (fast_rate, slow_rate, square_rate)
+        )
+    if fasts:
+        torch._foreach_lerp_(fasts, grads, fast_rate)
+    torch._foreach_lerp_(slows, grads, slow_rate)
+    torch._foreach_lerp_(squares, torch._foreach_mul(grads, grads), square_rate)
+    changes = torch._foreach_mul(slows, c.slow_gain)
+    torch._foreach_add_(changes, fasts or grads)
     denominators = torch._foreach_sqrt(squares)
     torch._foreach_add_(denominators, c.eps)
-    if isinstance(c.step_size, float):  # two divisions: cheaper than a temporary for m1 + slow_gain m2
-        if c.decay:
-            torch._foreach_add_(values, values, alpha=-c.decay)
-        torch._foreach_addcdiv_(values, fasts, denominators, -c.step_size)
-        torch._foreach_addcdiv_(values, slows, denominators, -c.step_size * c.slow_gain)
-    else:
-        directions = torch._foreach_mul(slows, c.slow_gain)
-        torch._foreach_add_(directions, fasts)
-        torch._foreach_mul_(directions, c.step_size)
-        torch._foreach_sub_(values, torch._foreach_mul(values, c.decay))
-        torch._foreach_addcdiv_(values, directions, denominators, -1.0)
+    torch._foreach_div_(changes, denominators)
+    torch._foreach_mul_(changes, c.step_size)
+    # Weight decay joins the change before it is applied: a parameter that is rounded once a step drifts least.
+    torch._foreach_add_(changes, torch._foreach_mul(values, c.decay))
+    torch._foreach_sub_(values, changes)
+
+
+def _cached(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:
+    """Split lists of tensors of the same shapes into parts of about CACHED_ELEMENTS; empty lists stay empty."""
+    part: list[tuple[Tensor, ...]] = []
+    elements = 0
+    for tensors in zip(*(tensors for tensors in lists if tensors), strict=True):
+        size = tensors[0].numel()
+        if size > CACHED_ELEMENTS and all(tensor.is_contiguous() for tensor in tensors):
+            for pieces in zip(*(tensor.view(-1).split(CACHED_ELEMENTS) for tensor in tensors), strict=True):
+                yield _columns([pieces], lists)
+            continue
+        if part and elements + size > CACHED_ELEMENTS:
+            yield _columns(part, lists)
+            part, elements = [], 0
+        part.append(tensors)
+        elements += size
+    if part:
+        yield _columns(part, lists)
+
+
+def _columns(rows: list[tuple[Tensor, ...]], lists: tuple[list[Tensor], ...]) -> list[list[Tensor]]:
+    columns = iter(zip(*rows, strict=True))
+    return [list(next(columns)) if tensors else [] for tensors in lists]
 
 
 def _buckets(

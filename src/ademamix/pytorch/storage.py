@@ -36,7 +36,7 @@ def check(param: Tensor) -> None:
             "AdEMAMix was given a parameter on the meta device, which has no data. Materialise the model first, for "
             "example with model.to_empty(device=...) and its initialisation."
         )
-    if _overlaps(param):
+    if param.numel() > 1 and _overlaps(param):
         raise RuntimeError(
             f"AdEMAMix was given a parameter whose elements share memory (shape {tuple(param.shape)}, strides "
             f"{param.stride()}), so that an update in place is not defined. Pass a parameter of its own memory, for "
