@@ -40,11 +40,11 @@ scenarios:
   small    200 tensors of 1k elements, where overhead is what counts
   import   `import ademamix`, which must load no framework
 
-All of it takes about half an hour on two cores. Leave the machine alone meanwhile. The exit code is 0 whether targets
+All of it takes about an hour on two cores, of which ours and torch's take ten minutes. Leave the machine alone meanwhile. The exit code is 0 whether targets
 are met or not; it is 1 if something of ours or torch's could not be measured.
 
 examples:
-  ademamix bench --only small
+  ademamix bench --only small --no-peers
   ademamix bench --threads 1 --json bench.json
 """
 
@@ -109,6 +109,7 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--quick", action="store_true", help="tiny tensors, one process: only to see that it works")
     parser.add_argument("--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)}")
+    parser.add_argument("--no-peers", action="store_true", help="measure only ours and torch's")
     parser.add_argument("--processes", type=_positive, metavar="N", help="fresh processes per scenario (default: 5)")
     parser.add_argument("--threads", type=_positive, metavar="N", help="threads (default: what torch chooses)")
     parser.add_argument(
@@ -123,6 +124,7 @@ def _bench(options: argparse.Namespace) -> int:
         processes=options.processes,
         threads=options.threads,
         only=options.only,
+        with_peers=not options.no_peers,
         json_file=options.json,
     )
 

@@ -97,15 +97,25 @@ def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
 def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a checkpoint continued by an optimizer: the checkpoint's, but for what `own` was given explicitly.
 
-    Both are resolved settings; so is the result, with everything that follows from a new horizon derived anew.
+    Both are resolved settings, and so is the result. What follows from a new horizon is derived anew. `beta3_start`
+    does not, and stays as it was resolved when the run began: lr schedulers may have rewritten beta1 since.
     """
+
+    def value(settings: Mapping[str, Any], name: str) -> Any:
+        return settings["betas"][2] if name == "beta3" else settings[name]
+
+    if all(value(own, name) == value(saved, name) for name in own["given"]):
+        return dict(saved)
     raw, own_raw = restate(saved), restate(own)
     for name in own["given"]:
-        if name != "beta3":
+        if name == "beta3":
+            raw["betas"] = (*raw["betas"][:2], own_raw["betas"][2])
+        else:
             raw[name] = own_raw[name]
-    if "beta3" in own["given"]:
-        raw["betas"] = (*raw["betas"][:2], own_raw["betas"][2])
-    return resolve(raw)
+    resolved = resolve(raw)
+    if "beta3_start" not in own["given"]:
+        resolved["beta3_start"] = saved["beta3_start"]
+    return resolved
 
 
 def advice(resolved: Mapping[str, Any]) -> str | None:

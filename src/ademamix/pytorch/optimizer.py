@@ -187,13 +187,18 @@ class AdEMAMix(Optimizer):
         raw = {key: stated.get(key, default) for key, default in self.defaults.items()}
         super().add_param_group({**param_group, **hyperparameters.resolve(raw)})
         group = self.param_groups[-1]
-        if group["fused"]:
-            for param in group["params"]:
-                if reason := step_fused.unsupported(param):
-                    self.param_groups.pop()
-                    raise RuntimeError(f"`fused=True` is not possible: {reason}")
+        try:
+            self._check_fused(group)
+        except RuntimeError:
+            self.param_groups.pop()
+            raise
         if self._advises:
             self._advise([group])
+
+    def _check_fused(self, group: dict[str, Any]) -> None:
+        for param in group["params"] if group["fused"] else ():
+            if reason := step_fused.unsupported(param):
+                raise RuntimeError(f"`fused=True` is not possible: {reason}")
 
     def _advise(self, groups: list[dict[str, Any]]) -> None:
         for advice in dict.fromkeys(hyperparameters.advice(group) for group in groups):
@@ -218,18 +223,18 @@ class AdEMAMix(Optimizer):
 
         torch.compile knows this name and shape of method, and runs it outside of the graph.
         """
-        self._opt_called = True  # what an lr scheduler's wrapper of `step` would note, see there
+        self._opt_called = True  # again: torch.compile forgets what `step` notes
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
             if grad is None:
                 continue
-            storage.check_gradient(grad)
+            if not storage.is_ready(self.state.get(param, {}), param, grad, group):
+                storage.check(param, grad, differentiable=group["differentiable"])
+                storage.prepare(self.state[param], param, group)
             state = self.state[param]
-            if not storage.is_complete(state, group):
-                storage.complete(state, param, group)
             params.append(param)
-            grads.append(grad)
+            grads.append(grad.resolve_conj().resolve_neg())
             if has_fast:
                 exp_avgs.append(state["exp_avg"])
             exp_avg_slows.append(state["exp_avg_slow"])
@@ -246,12 +251,13 @@ class AdEMAMix(Optimizer):
         Everything that can be wrong with a gradient is checked before anything is changed.
         """
         self._accelerator_graph_capture_health_check()
+        self._opt_called = True  # what an lr scheduler's wrapper of this method would note, see below
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         found_inf = getattr(self, "found_inf", None)
-        if found_inf is not None and found_inf.item():
+        if found_inf is not None and bool(found_inf):
             return loss
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             self._step_groups()
@@ -264,6 +270,7 @@ class AdEMAMix(Optimizer):
         gathered = []
         first_index = 0
         for group in self.param_groups:
+            self._check_fused(group)
             tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], []]
             indices: list[int] = []
             self._init_group(group, first_index, indices, *tensors)

@@ -58,7 +58,7 @@ def _random_words(param: Tensor, seed: int, index: int, step: float | Tensor) ->
         for half in (word & _WORD, word >> 32):
             key0 = _mix(key0 ^ half)
             key1 = _mix((key1 + half) & _WORD)
-    element = _memory_positions(param)
+    element = torch.arange(param.numel(), device=param.device).view(param.shape)
     words: Tensor = _mix((_mix((element & _WORD) ^ key0) + ((element >> 32) ^ key1)) & _WORD)
     return words
 
@@ -68,9 +68,3 @@ def _mix(x: Any) -> Any:
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _WORD
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _WORD
     return x ^ (x >> 16)
-
-
-def _memory_positions(param: Tensor) -> Tensor:
-    """Index of each element in the order of its tensor's memory; a tensor with gaps counts as if it had none."""
-    dense = torch.empty_like(param, device="meta")
-    return torch.arange(param.numel(), device=param.device).as_strided(dense.size(), dense.stride())

@@ -63,12 +63,14 @@ def update(
     if isinstance(coefficients, list):
         factor = sign if grad_scale is None else sign / grad_scale.item()
         _call_core(*tensors, coefficients, factor, rounding)
-        torch.autograd.graph.increment_version(params)  # the core writes behind autograd's back
     else:
         if grad_scale is not None:
-            tensors = (params, [grad / grad_scale for grad in grads], *tensors[2:])
+            unscaled = [grad.to(slow.dtype) / grad_scale for grad, slow in zip(grads, exp_avg_slows, strict=True)]
+            tensors = (params, unscaled, *tensors[2:])
         seed, indices = rounding
         torch.ops.ademamix.step_(*tensors, torch.stack(coefficients, dim=1), sign, seed, indices)
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(params)  # the core writes behind autograd's back
 
 
 def _call_core(
@@ -83,15 +85,16 @@ def _call_core(
     rounding: Rounding,
 ) -> None:
     assert core is not None
-    laid_out = [_laid_out_like(slow, param) for slow, param in zip(slows, params, strict=True)]
-    grads = [_laid_out_like(slow, grad) for slow, grad in zip(slows, grads, strict=True)]
+    columns = [params, grads, slows, squares, *([fasts] if fasts else [])]
+    arranged = [_in_one_order(*row, stochastic=rounding.seed is not None) for row in zip(*columns, strict=True)]
+    params_, grads_, slows_, squares_, *fasts_ = map(list, zip(*arranged, strict=True))
     rows = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
     core.step(
-        [x.data_ptr() for x in laid_out],
-        [x.data_ptr() for x in grads],
-        [x.data_ptr() for x in fasts],
-        [x.data_ptr() for x in slows],
-        [x.data_ptr() for x in squares],
+        [x.data_ptr() for x in params_],
+        [x.data_ptr() for x in grads_],
+        [x.data_ptr() for tensors in fasts_ for x in tensors],
+        [x.data_ptr() for x in slows_],
+        [x.data_ptr() for x in squares_],
         [x.data_ptr() for x in skipped],
         [x.numel() for x in params],
         rounding.indices,
@@ -104,16 +107,27 @@ def _call_core(
         rounding.seed or 0,
         torch.get_num_threads(),
     )
-    for param, copy in zip(params, laid_out, strict=True):
-        if copy is not param:
-            param.copy_(copy)
+    for originals, copies in zip((params, slows, squares, fasts), (params_, slows_, squares_, *fasts_), strict=False):
+        for original, copy in zip(originals, copies, strict=True):
+            if copy is not original:
+                original.copy_(copy)
 
 
-def _laid_out_like(moment: Tensor, tensor: Tensor) -> Tensor:
-    """Return `tensor`, or a copy of it, with its elements in memory where the (dense) moment has them."""
-    if (moment.is_contiguous() and tensor.is_contiguous()) or tensor.stride() == moment.stride():
-        return tensor
-    return torch.empty_like(moment, dtype=tensor.dtype).copy_(tensor)
+def _in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, stochastic: bool) -> tuple[Tensor, ...]:
+    """Return the tensors of a parameter, or copies, that have their elements in one order of memory, without gaps.
+
+    The order is that of the moments, but row-major if random words are to be drawn by the index of an element.
+    """
+    moment = moments[0]
+    if param.is_contiguous() and grad.is_contiguous() and moment.is_contiguous():
+        return (param, grad, *moments)
+    order = moment
+    if stochastic and param.dtype == torch.bfloat16:
+        order = torch.empty(moment.shape, device="meta")
+    return tuple(
+        x if x.stride() == order.stride() else torch.empty_strided(x.shape, order.stride(), dtype=x.dtype).copy_(x)
+        for x in (param, grad, *moments)
+    )
 
 
 # The same call as an operator that torch.compile can see. `coefficients` has a row for each tensor.

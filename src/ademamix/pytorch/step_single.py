@@ -43,6 +43,8 @@ def update(
         square.lerp_(grad * grad, kept * c.square_rate)
         direction = (fast + c.slow_gain * slow) / (square.sqrt() + c.eps)
         before = param.to(slow.dtype)
+        if torch.is_grad_enabled():
+            before = before.clone()  # the derivative with respect to lr needs the value that is overwritten
         after = before - (c.decay * before + c.step_size * direction)
         if skipped:
             after = torch.where(finite, after, before)

@@ -23,8 +23,8 @@ MOMENT_DTYPES = {
 }
 
 
-def check(param: Tensor) -> None:
-    """Raise if AdEMAMix cannot train `param`, saying what to do."""
+def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
+    """Raise if AdEMAMix cannot train `param` with `grad`, saying what to do."""
     if param.dtype not in MOMENT_DTYPES:
         raise TypeError(
             f"AdEMAMix does not train parameters of dtype {param.dtype}, only "
@@ -42,29 +42,50 @@ def check(param: Tensor) -> None:
             f"{param.stride()}), so that an update in place is not defined. Pass a parameter of its own memory, for "
             "example torch.nn.Parameter(tensor.contiguous())."
         )
-
-
-def check_gradient(grad: Tensor) -> None:
-    """Raise if `grad` is of a kind that AdEMAMix does not take."""
+    if differentiable and param.is_leaf and param.requires_grad:
+        raise RuntimeError(
+            "differentiable=True updates parameters under autograd, which cannot be done to a leaf that requires "
+            "grad. Pass clones of the leaves as parameters, and set their gradients with create_graph=True."
+        )
     if grad.layout != torch.strided:
         raise RuntimeError(
             f"AdEMAMix does not take sparse gradients, got layout {grad.layout}. Use sparse=False in the embedding "
             "that makes them, or optimize that embedding with torch.optim.SparseAdam."
         )
+    if grad.dtype not in MOMENT_DTYPES or grad.is_complex() != param.is_complex() or grad.shape != param.shape:
+        raise RuntimeError(
+            f"AdEMAMix cannot use a gradient of dtype {grad.dtype} and shape {tuple(grad.shape)} for a parameter of "
+            f"dtype {param.dtype} and shape {tuple(param.shape)}. Give it one of the same shape and of a dtype of the "
+            "same kind, real or complex floating point."
+        )
 
 
-def is_complete(state: Mapping[str, Any], group: Mapping[str, Any]) -> bool:
-    """Tell whether `state` holds all that a step of a parameter of `group` needs."""
+def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> bool:
+    """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
+    slow = state.get("exp_avg_slow")
     return (
-        "exp_avg_slow" in state
+        slow is not None
+        and grad.dtype == param.dtype
+        and slow.dtype == MOMENT_DTYPES.get(param.dtype)
+        and slow.shape == param.shape == grad.shape
+        and param.is_contiguous()
+        and grad.layout == torch.strided
         and ("exp_avg" in state or group["betas"][0] == 0)
         and ("skipped" in state or group["nonfinite"] != "skip")
     )
 
 
+def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
+    """Put into `state` what is not there yet, and adapt moments whose parameter was converted to another dtype."""
+    for moment in MOMENTS:
+        if moment in state:
+            state[moment] = adopt(moment, state[moment], param, group)
+    complete(state, param, group)
+
+
+@torch.inference_mode(False)  # tensors made in inference mode could never be updated outside of it
 def complete(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
     """Put into `state` what is not there yet: clocks at zero, empty moments."""
-    check(param)
     clock_device = param.device if group["capturable"] else "cpu"
     for clock in CLOCKS:
         if clock not in state:
@@ -77,7 +98,7 @@ def complete(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> 
 
 
 def empty_moment(param: Tensor) -> Tensor:
-    """Return zeros of the parameter's shape and memory layout, in the dtype of its moments."""
+    """Return zeros of the parameter's shape and memory layout, without gaps, in the dtype of its moments."""
     return torch.zeros_like(param, dtype=MOMENT_DTYPES[param.dtype], memory_format=torch.preserve_format)
 
 
@@ -93,9 +114,12 @@ def adopt(key: str, value: Any, param: Tensor, group: Mapping[str, Any]) -> Any:
         return value.to(param.device) if isinstance(value, Tensor) else value
     if value.shape != param.shape:
         raise ValueError(
-            f"the state's {key} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the "
-            "checkpoint belongs to another model, or its parameters are in another order"
+            f"the state's {key} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the state "
+            "belongs to another model, its parameters are in another order, or the parameter was resized. After a "
+            "resize, delete its entry from optimizer.state."
         )
+    if param.dtype not in MOMENT_DTYPES:
+        return value  # a step would raise, saying why
     value = value.to(device=param.device, dtype=MOMENT_DTYPES[param.dtype])
     layout = torch.empty_like(param, device="meta").stride()
     return value if value.stride() == layout else empty_moment(param).copy_(value)
