@@ -1,7 +1,9 @@
 #include "kernels.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "number_formats.h"
 
@@ -24,6 +26,21 @@ struct Rates {
         gradient_factor(static_cast<S>(gradient_factor)) {}
 };
 
+template <class S>
+using Bits = std::conditional_t<sizeof(S) == 8, uint64_t, uint32_t>;
+
+// `a` where the mask is all ones, `b` where it is zero. Conditionals would do, but compilers make one branch of several
+// that ask the same, and a branch around stores vectorises only where there are masked stores.
+template <class S>
+inline S choose(Bits<S> mask, S a, S b) {
+  Bits<S> x, y;
+  std::memcpy(&x, &a, sizeof x);
+  std::memcpy(&y, &b, sizeof y);
+  y ^= (x ^ y) & mask;
+  std::memcpy(&b, &y, sizeof b);
+  return b;
+}
+
 // What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic.
 template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
 int64_t update(const Run& run) {
@@ -31,34 +48,35 @@ int64_t update(const Run& run) {
   const Rates<S> rate(tensor.coefficients, run.options->gradient_factor);
   const RoundingStream random(run.options->rounding_seed, tensor.index,
                               static_cast<int64_t>(tensor.coefficients.step));
-  P* __restrict__ parameter = static_cast<P*>(tensor.parameter) + run.first;
-  const G* __restrict__ gradient = static_cast<const G*>(tensor.gradient) + run.first;
-  S* __restrict__ fast = kFast ? static_cast<S*>(tensor.fast) + run.first : nullptr;
-  S* __restrict__ slow = static_cast<S*>(tensor.slow) + run.first;
-  S* __restrict__ square = static_cast<S*>(tensor.square) + run.first;
+  P* __restrict parameter = static_cast<P*>(tensor.parameter) + run.first;
+  const G* __restrict gradient = static_cast<const G*>(tensor.gradient) + run.first;
+  S* __restrict fast = kFast ? static_cast<S*>(tensor.fast) + run.first : nullptr;
+  S* __restrict slow = static_cast<S*>(tensor.slow) + run.first;
+  S* __restrict square = static_cast<S*>(tensor.square) + run.first;
   int64_t skipped = 0;
 
   for (int64_t i = 0; i < run.size; ++i) {
     const S g = load<S>(gradient[i]) * rate.gradient_factor;
-    const bool keep = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
+    const bool skip = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
+    const Bits<S> keep = Bits<S>{0} - static_cast<Bits<S>>(skip);
     S m1 = g;
     if constexpr (kFast) {
       m1 = fast[i] + rate.fast * (g - fast[i]);
-      fast[i] = keep ? fast[i] : m1;
+      fast[i] = choose(keep, fast[i], m1);
     }
     const S m2 = slow[i] + rate.slow * (g - slow[i]);
     const S nu = square[i] + rate.square * (g * g - square[i]);
     const S direction = (m1 + rate.slow_gain * m2) / (std::sqrt(nu) + rate.eps);
     const S before = load<S>(parameter[i]);
     const S after = before - (rate.decay * before + rate.step_size * direction);
-    slow[i] = keep ? slow[i] : m2;
-    square[i] = keep ? square[i] : nu;
+    slow[i] = choose(keep, slow[i], m2);
+    square[i] = choose(keep, square[i], nu);
     if constexpr (kStochastic) {
-      store_stochastic(parameter[i], keep ? before : after, random(static_cast<uint64_t>(run.first + i)));
+      store_stochastic(parameter[i], choose(keep, before, after), random(static_cast<uint64_t>(run.first + i)));
     } else {
-      store(parameter[i], keep ? before : after);
+      store(parameter[i], choose(keep, before, after));
     }
-    skipped += keep;
+    skipped += skip;
   }
   return skipped;
 }

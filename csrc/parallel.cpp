@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -42,18 +43,25 @@ struct Team {
 
 }  // namespace
 
-void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& work) {
+void parallel_for(int64_t count, int useful, int available, const std::function<void(int64_t)>& work) {
   Team team;
   team.count = count;
   team.work = &work;
-  threads = static_cast<int>(std::min<int64_t>(threads, count));
-  if (threads <= 1) {
+  useful = static_cast<int>(std::min<int64_t>(useful, count));
+  if (useful <= 1) {
     team.take_turns();
   } else if (OpenMPParallel parallel = openmp()) {
-    parallel([](void* data) { static_cast<Team*>(data)->take_turns(); }, &team, static_cast<unsigned>(threads), 0);
+    // All of the team, also where fewer would do: libgomp ends the threads that a smaller team has no place for, and
+    // has to start them anew for the next team of full size, which is torch's.
+    parallel([](void* data) { static_cast<Team*>(data)->take_turns(); }, &team, static_cast<unsigned>(available), 0);
   } else {
     std::vector<std::thread> helpers;
-    for (int i = 1; i < threads; ++i) helpers.emplace_back([&team] { team.take_turns(); });
+    helpers.reserve(static_cast<size_t>(useful));
+    try {
+      for (int i = 1; i < useful; ++i) helpers.emplace_back([&team] { team.take_turns(); });
+    } catch (const std::system_error&) {
+      // The system has no more threads to give: those there are do the work.
+    }
     team.take_turns();
     for (std::thread& helper : helpers) helper.join();
   }

@@ -6,8 +6,9 @@
 
 namespace ademamix {
 
-// Calls work(i) once for each i in [0, count), on at most `threads` threads, in any order.
-void parallel_for(int64_t count, int threads, const std::function<void(int64_t)>& work);
+// Calls work(i) once for each i in [0, count), in any order. `useful` threads are worth their start; where a team of
+// `available` threads is running anyway, all of it may be used.
+void parallel_for(int64_t count, int useful, int available, const std::function<void(int64_t)>& work);
 
 // "openmp" if the process has a GNU-compatible OpenMP runtime to share, else "std::thread".
 const char* thread_source();

@@ -64,9 +64,8 @@ void step(const std::vector<Tensor>& tensors, const Options& options) {
   }
 
   std::vector<std::atomic<int64_t>> skipped(tensors.size());
-  const int threads = static_cast<int>(
-      std::clamp<int64_t>(elements / kElementsPerThread, 1, std::max(options.threads, 1)));
-  parallel_for(static_cast<int64_t>(tasks.size()), threads, [&](int64_t i) {
+  const int useful = static_cast<int>(std::min<int64_t>(elements / kElementsPerThread, options.threads));
+  parallel_for(static_cast<int64_t>(tasks.size()), useful, options.threads, [&](int64_t i) {
     for (int64_t r = tasks[i].first_run; r < tasks[i].last_run; ++r) {
       const int64_t count = kernels[r](runs[r]);
       if (count != 0) skipped[runs[r].tensor - tensors.data()] += count;

@@ -122,6 +122,7 @@ def test_only_what_was_given_overrides_the_checkpoint(saved, own, expected):
     changed = schedule(before) != schedule(group)
     assert len(caught) == int(changed)
     if changed:
+        assert caught[0].filename == __file__
         for value in (*schedule(before), *schedule(group)):
             assert f"{value:.6g}"[:6] in str(caught[0].message)
 

@@ -39,8 +39,8 @@ BAD = [
     ({"beta3_warmup": 2.5}, "beta3_warmup must be an integer >= 0 or None, got 2.5"),
     ({"nonfinite": "ignore"}, r"nonfinite must be one of \('propagate', 'skip'\), got 'ignore'"),
     ({"state_storage": "int4"}, "state_storage must be one of .*, got 'int4'"),
-    ({"rounding_seed": -1}, r"rounding_seed must be an integer in \[0, 2\*\*64\), got -1"),
-    ({"rounding_seed": 0.5}, r"rounding_seed must be an integer in \[0, 2\*\*64\), got 0.5"),
+    ({"rounding_seed": -1}, r"rounding_seed must be an integer in \[0, 2\*\*63\), got -1"),
+    ({"rounding_seed": 0.5}, r"rounding_seed must be an integer in \[0, 2\*\*63\), got 0.5"),
     ({"stochastic_rounding": "yes"}, "stochastic_rounding must be True, False or None, got 'yes'"),
     ({"stochastic_rounding": True, "differentiable": True}, "cannot be used with differentiable=True"),
 ]

@@ -40,8 +40,9 @@ scenarios:
   small    200 tensors of 1k elements, where overhead is what counts
   import   `import ademamix`, which must load no framework
 
-All of it takes about an hour on two cores, of which ours and torch's take ten minutes. Leave the machine alone meanwhile. The exit code is 0 whether targets
-are met or not; it is 1 if something of ours or torch's could not be measured.
+All of it takes about an hour on two cores, ours and torch's alone ten minutes. Leave the machine alone meanwhile: a
+step with several threads waits for the slowest. The exit code is 0 whether targets are met or not; it is 1 if
+something of ours or torch's could not be measured.
 
 examples:
   ademamix bench --only small --no-peers

@@ -245,8 +245,8 @@ def _checked_lr(lr: Any) -> Any:
 
 
 def _checked_seed(seed: Any) -> int:
-    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**64:
-        raise ValueError(f"rounding_seed must be an integer in [0, 2**64), got {seed!r}")
+    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
+        raise ValueError(f"rounding_seed must be an integer in [0, 2**63), got {seed!r}")
     return int(seed)
 
 

@@ -398,7 +398,7 @@ def _footer(environment: dict[str, Any]) -> list[str]:
     lines = [
         "time: fastest step, over that of the optimizer under `to` in the same process; median, lowest and highest",
         f"of {e['processes']} process{'es' if e['processes'] > 1 else ''}. state: bytes per parameter.",
-        f"{e['cpu']}, {e['threads']} threads, torch {e['torch']}{load}",
+        f"{e['cpu']}, {e['threads']} thread{'' if e['threads'] == 1 else 's'}, torch {e['torch']}{load}",
     ]
     if e["missing_peers"]:
         lines.append(f"not installed: {', '.join(e['missing_peers'])}; `make bench` installs them")

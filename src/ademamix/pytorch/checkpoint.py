@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +46,11 @@ def refuse_other_adams(group: Mapping[str, Any]) -> None:
         )
 
 
-def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> None:
-    """Bring what torch's loader is about to install into shape; `own_groups` are the optimizer's groups so far."""
+def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | None:
+    """Bring what torch's loader is about to install into shape, and return what there is to report.
+
+    `own_groups` are the optimizer's groups so far.
+    """
     reports = []
     for own, group in zip(own_groups, loaded["param_groups"], strict=True):
         own_settings = {key: value for key, value in own.items() if key not in ("params", "param_names")}
@@ -67,8 +69,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> None:
         own.clear()
         own.update(group)
     loaded["param_groups"] = own_groups  # the same dicts as before: lr schedulers of a converted AdamW hold them
-    if reports:
-        _report(*reports[0])
+    return _report(*reports[0]) if reports else None
 
 
 def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,11 +90,10 @@ def _adopt_state(state: dict[str, Any], param: Tensor, group: Mapping[str, Any])
         storage.complete(state, param, group)
 
 
-def _report(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    warnings.warn(
+def _report(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    return (
         "the checkpoint's schedule was replaced by the one given to the constructor: at slow step "
         f"{after['slow_step']}, alpha(t) goes from {before['alpha']:.6g} to {after['alpha']:.6g} and beta3(t) from "
         f"{before['beta3']:.8g} to {after['beta3']:.8g}. The clocks were kept. To continue the checkpoint's own "
-        "schedule, leave total_steps, alpha, beta3 and the warm-ups out of the constructor.",
-        stacklevel=4,
+        "schedule, leave total_steps, alpha, beta3 and the warm-ups out of the constructor."
     )

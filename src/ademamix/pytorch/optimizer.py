@@ -60,6 +60,7 @@ class AdEMAMix(Optimizer):
     """
 
     _advises = True
+    _load_report: str | None = None
 
     def __init__(
         self,
@@ -250,7 +251,8 @@ class AdEMAMix(Optimizer):
 
         Everything that can be wrong with a gradient is checked before anything is changed.
         """
-        self._accelerator_graph_capture_health_check()
+        if hasattr(self, "_accelerator_graph_capture_health_check"):  # not in older torch
+            self._accelerator_graph_capture_health_check()
         self._opt_called = True  # what an lr scheduler's wrapper of this method would note, see below
         loss = None
         if closure is not None:
@@ -323,10 +325,12 @@ class AdEMAMix(Optimizer):
             super().load_state_dict(state_dict)
         finally:
             last_hook.remove()
+        if self._load_report is not None:
+            warnings.warn(self._load_report, stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "defaults" not in state:  # from load_state_dict, not from pickle
-            checkpoint.settle(self.param_groups, state)
+            self._load_report = checkpoint.settle(self.param_groups, state)
         super().__setstate__(state)
 
     def schedule(self) -> list[dict[str, Any]]:

@@ -61,7 +61,8 @@ def ademamix_step(
         return
     as_tensors = capturable or torch.compiler.is_compiling()
     if isinstance(lr, Tensor):
-        lr = lr.reshape(()) if as_tensors or differentiable else lr.item()
+        # In double: an fp32 lr times weight_decay would be rounded before it meets an fp64 parameter.
+        lr = lr.reshape(()).to(torch.float64) if as_tensors or differentiable else lr.item()
     settings = Settings(lr, betas, alpha, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
     if fused is None and foreach is None:
         fused, foreach = fastest(params, differentiable=differentiable)

@@ -8,8 +8,8 @@ of the recipe and printed with its result.
 
 How far the comparison depends on that limit, with learning rates from 0.005 to 2: from 1.25 to 1.4 AdEMAMix ends
 closer; at 1.5 it settles within 0.1 sooner (step 946 against 1,464) but Adam ends as close; at 1.7 Adam ends far
-closer; at 1.2 Adam is ahead. So the figure compares speed at equal, small oscillation. It does not show that Adam is slow at
-every learning rate.
+closer; at 1.2 Adam is ahead. So the figure compares speed at equal, small oscillation. It does not show that Adam is
+slow at every learning rate.
 """
 
 from __future__ import annotations

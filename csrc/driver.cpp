@@ -1,0 +1,307 @@
+// A check of the core without Python, to run under sanitizers and on other processors:
+//   cmake -S csrc -B build/driver -DADEMAMIX_DRIVER=ON -DADEMAMIX_SANITIZE=address,undefined
+//   cmake --build build/driver && build/driver/driver
+// `driver bf16` checks steps of bf16 parameters alone, which is quicker. Memory is allocated to the byte, so that
+// AddressSanitizer sees any access outside of a tensor.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "driver_formats.h"
+#include "parallel.h"
+#include "step.h"
+
+namespace {
+
+using namespace formats;
+
+constexpr int kCodes = 1 << 16;
+
+int passed = 0;
+int failed = 0;
+
+void expect(bool holds, const std::string& what) {
+  ++(holds ? passed : failed);
+  if (!holds) std::printf("FAILED: %s\n", what.c_str());
+}
+
+// ---- tensors
+
+// Room for `lead` elements comes before the first, so that it lies on no boundary larger than an element.
+struct Array {
+  const Format* format;
+  size_t lead, size;
+  std::vector<unsigned char> bytes;
+
+  Array(const Format& f, size_t before, size_t count)
+      : format(&f), lead(before), size(count), bytes((before + count) * f.bytes) {}
+
+  void* data() { return bytes.data() + lead * format->bytes; }
+
+  template <class T>
+  T at(size_t i) const {
+    T value;
+    std::memcpy(&value, bytes.data() + (lead + i) * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <class T>
+  void put(size_t i, T value) {
+    std::memcpy(bytes.data() + (lead + i) * sizeof(T), &value, sizeof(T));
+  }
+
+  double operator[](size_t i) const {
+    if (format == &kF32) return at<float>(i);
+    if (format == &kF64) return at<double>(i);
+    return decode(*format, at<uint16_t>(i));
+  }
+  void set(size_t i, double x) {
+    if (format == &kF32) return put(i, static_cast<float>(x));
+    if (format == &kF64) return put(i, x);
+    put(i, static_cast<uint16_t>(encode(*format, x)));
+  }
+};
+
+struct Example {
+  Array parameter, gradient, fast, slow, square;
+  ademamix::Coefficients coefficients;
+  int64_t skipped = 0;
+
+  Example(const Format& p, const Format& g, size_t lead, size_t size, const ademamix::Coefficients& c)
+      : parameter(p, lead, size), gradient(g, lead, size), fast(moment(p), lead, size), slow(moment(p), lead, size),
+        square(moment(p), lead, size), coefficients(c) {}
+
+  static const Format& moment(const Format& p) { return &p == &kF64 ? kF64 : kF32; }
+
+  bool same_bits(const Example& other) const {
+    return parameter.bytes == other.parameter.bytes && gradient.bytes == other.gradient.bytes &&
+           fast.bytes == other.fast.bytes && slow.bytes == other.slow.bytes && square.bytes == other.square.bytes &&
+           skipped == other.skipped;
+  }
+};
+
+struct Flags {
+  bool fast, skip, stochastic;
+};
+
+void run(std::vector<Example>& examples, const Flags& flags, double factor, int threads, bool portable) {
+  std::vector<ademamix::Tensor> tensors;
+  for (Example& e : examples) {
+    tensors.push_back({e.parameter.data(), e.gradient.data(), flags.fast ? e.fast.data() : nullptr, e.slow.data(),
+                       e.square.data(), flags.skip ? &e.skipped : nullptr, static_cast<int64_t>(e.parameter.size),
+                       static_cast<int64_t>(tensors.size()), e.parameter.format->dtype, e.gradient.format->dtype,
+                       e.coefficients});
+  }
+  ademamix::use_portable(portable);
+  ademamix::step(tensors, {factor, flags.stochastic, 0x123456789abcdefu, threads});
+}
+
+// ---- one step on tensors of many sizes, against the paper's formulas in double
+
+constexpr size_t kSizes[] = {0, 1, 3, 31, 1000, 16383, 16384, 16385, 50001};
+constexpr double kFactor = -1.0 / 3;
+
+std::vector<Example> random_examples(const Format& p, const Format& g) {
+  std::mt19937 random(17);
+  std::normal_distribution<double> normal;
+  std::vector<Example> examples;
+  for (size_t lead : {0, 1}) {
+    for (size_t size : kSizes) {
+      const double t = static_cast<double>(examples.size() + 1);
+      Example e(p, g, lead, size, {0.1, 0.001 * t, 1e-4 * t, 0.5 * t, 1e-3 * t, 1e-8, 1e-5 * t, t});
+      for (size_t i = 0; i < size; ++i) {
+        e.parameter.set(i, normal(random));
+        e.gradient.set(i, normal(random));
+        e.fast.set(i, 0.1 * normal(random));
+        e.slow.set(i, 0.1 * normal(random));
+        e.square.set(i, std::abs(normal(random)));
+      }
+      constexpr double kSpecial[] = {kNaN, kInfinity, -kInfinity, 1e300};
+      for (size_t i = size % 7; i < size; i += 41) e.gradient.set(i, kSpecial[i % 4]);
+      e.skipped = 5;
+      examples.push_back(e);
+    }
+  }
+  return examples;
+}
+
+bool agree(double x, double expected, double tolerance) {
+  if (std::isnan(expected)) return std::isnan(x);
+  return std::isinf(expected) ? x == expected : std::abs(x - expected) <= tolerance;
+}
+
+bool follows_the_paper(const Example& start, const Example& end, const Flags& flags) {
+  const Format& p = *start.parameter.format;
+  const ademamix::Coefficients& c = start.coefficients;
+  int64_t skipped = 0;
+  bool good = start.gradient.bytes == end.gradient.bytes && (flags.fast || start.fast.bytes == end.fast.bytes);
+  for (size_t i = 0; i < start.parameter.size; ++i) {
+    const double raw = start.gradient[i];
+    const double g = kFactor * (&p == &kF64 ? raw : static_cast<double>(static_cast<float>(raw)));
+    const double before = start.parameter[i];
+    double m1 = flags.fast ? (1 - c.fast_rate) * start.fast[i] + c.fast_rate * g : g;
+    double m2 = (1 - c.slow_rate) * start.slow[i] + c.slow_rate * g;
+    double nu = (1 - c.square_rate) * start.square[i] + c.square_rate * g * g;
+    const double root = std::sqrt(nu) + c.eps;
+    double after = before - c.decay * before - c.step_size * (m1 + c.slow_gain * m2) / root;
+    double scale = std::abs(before) + c.step_size * (std::abs(m1) + c.slow_gain * std::abs(m2)) / root;
+    double moment_scale = std::abs(start.fast[i]) + std::abs(start.slow[i]) + std::abs(g);
+    double square_scale = std::abs(start.square[i]) + g * g;
+    double parameter_tolerance =
+        (flags.stochastic ? 2 : 1) * (p.rounding * std::abs(after) + p.smallest) + p.arithmetic * scale;
+    if (flags.skip && !std::isfinite(g)) {
+      ++skipped;
+      m1 = start.fast[i], m2 = start.slow[i], nu = start.square[i], after = before;
+      moment_scale = square_scale = parameter_tolerance = 0;
+    }
+    good = good && (!flags.fast || agree(end.fast[i], m1, p.arithmetic * moment_scale)) &&
+           agree(end.slow[i], m2, p.arithmetic * moment_scale) &&
+           agree(end.square[i], nu, p.arithmetic * square_scale) &&
+           agree(end.parameter[i], after, parameter_tolerance);
+  }
+  return good && end.skipped == start.skipped + skipped;
+}
+
+void check_step(const std::vector<Example>& start, const Flags& flags) {
+  const std::string name = std::string(start[0].parameter.format->name) + " by " + start[0].gradient.format->name +
+                           (flags.fast ? ", m1" : "") + (flags.skip ? ", skip" : "") +
+                           (flags.stochastic ? ", stochastic" : "");
+  std::vector<Example> end = start;
+  run(end, flags, kFactor, 1, false);
+  for (size_t i = 0; i < start.size(); ++i) {
+    expect(follows_the_paper(start[i], end[i], flags), name + ": against double, tensor " + std::to_string(i));
+  }
+  for (bool portable : {false, true}) {
+    for (int threads : {1, 2, 5}) {
+      std::vector<Example> other = start;
+      run(other, flags, kFactor, threads, portable);
+      const bool same = std::equal(end.begin(), end.end(), other.begin(),
+                                   [](const Example& a, const Example& b) { return a.same_bits(b); });
+      expect(same, name + ": same bits on " + std::to_string(threads) + " threads, " + ademamix::instruction_set());
+    }
+  }
+}
+
+// ---- conversions, through steps that leave exact values
+
+// A skipped element is read and written back: every code must survive.
+void check_round_trip(const Format& half, bool stochastic, bool portable) {
+  std::vector<Example> examples{Example(half, kF32, 0, kCodes, {})};
+  Example& e = examples[0];
+  for (int code = 0; code < kCodes; ++code) {
+    e.parameter.put(code, static_cast<uint16_t>(code));
+    e.gradient.set(code, kNaN);
+  }
+  run(examples, {false, true, stochastic}, 1, 1, portable);
+  bool good = e.skipped == kCodes;
+  for (int code = 0; code < kCodes; ++code) {
+    good = good && (std::isnan(decode(half, code)) ? std::isnan(e.parameter[code])
+                                                   : e.parameter.at<uint16_t>(code) == code);
+  }
+  expect(good, std::string("round trip of every ") + half.name + ", " + ademamix::instruction_set());
+}
+
+// A slow average that starts empty and moves at rate 1 becomes the gradient.
+void check_load(const Format& half, const Format& wide, bool portable) {
+  std::vector<Example> examples{Example(wide, half, 0, kCodes, {0, 0, 1, 0, 0, 1, 0, 1})};
+  Example& e = examples[0];
+  for (int code = 0; code < kCodes; ++code) e.gradient.put(code, static_cast<uint16_t>(code));
+  run(examples, {false, false, false}, 1, 1, portable);
+  bool good = true;
+  for (int code = 0; code < kCodes; ++code) good = good && agree(e.slow[code], decode(half, code), 0);
+  expect(good, std::string("every ") + half.name + " as " + wide.name + ", " + ademamix::instruction_set());
+}
+
+// fp32 numbers of every magnitude; the middle between any two neighbours in each half format, and what is next to it.
+std::vector<float> float_sample() {
+  constexpr float largest = std::numeric_limits<float>::max();
+  std::vector<float> sample{static_cast<float>(kNaN)};
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 2039) {
+    const uint32_t word = static_cast<uint32_t>(bits);
+    float x;
+    std::memcpy(&x, &word, sizeof x);
+    if (std::isfinite(x)) sample.push_back(x);
+  }
+  for (const Format* half : kHalves) {
+    for (int code = 0; code < infinity_code(*half); ++code) {
+      const double middle = (magnitude(*half, code) + magnitude(*half, code + 1)) / 2;
+      if (middle >= static_cast<double>(largest)) continue;
+      const float x = static_cast<float>(middle);
+      for (float y : {x, std::nextafter(x, 0.0f), std::nextafter(x, largest)}) sample.insert(sample.end(), {y, -y});
+    }
+  }
+  return sample;
+}
+
+// A parameter that starts at 0 becomes the slow average.
+void check_store(const Format& half, const std::vector<float>& sample, bool stochastic, bool portable) {
+  std::vector<Example> examples{Example(half, kF32, 0, sample.size(), {0, 0, 0, 1, -1, 1, 0, 1})};
+  Example& e = examples[0];
+  for (size_t i = 0; i < sample.size(); ++i) e.slow.put(i, sample[i]);
+  run(examples, {false, false, stochastic}, 1, 1, portable);
+  bool good = true;
+  double surplus = 0;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    const double x = sample[i];
+    const int code = e.parameter.at<uint16_t>(i);
+    if (std::isnan(x) || x == 0) {
+      good = good && agree(e.parameter[i], x, 0);
+    } else if (!stochastic) {
+      good = good && code == encode(half, x);
+    } else {
+      const int below = code_below(half, x);
+      const int up = (code & 0x7fff) - below;
+      const double gap = magnitude(half, below + 1) - magnitude(half, below);
+      const double part = (std::abs(x) - magnitude(half, below)) / gap;
+      good = good && (code >= 0x8000) == std::signbit(x) && (up == 0 ? part < 1 : up == 1 && part > 0);
+      surplus += up - part;
+    }
+  }
+  // The variance of one rounding is at most 1/4; six standard deviations.
+  good = good && std::abs(surplus) < 6 * 0.5 * std::sqrt(static_cast<double>(sample.size()));
+  expect(good, std::string("fp32 as ") + half.name + (stochastic ? ", stochastic, " : ", nearest, ") +
+                   ademamix::instruction_set());
+}
+
+void check_steps(const Format& p) {
+  for (const Format* g : kFormats) {
+    const std::vector<Example> examples = random_examples(p, *g);
+    for (bool fast : {false, true}) {
+      for (bool skip : {false, true}) {
+        check_step(examples, {fast, skip, false});
+        if (&p == &kBF16) check_step(examples, {fast, skip, true});
+      }
+    }
+  }
+}
+
+void check_conversions() {
+  const std::vector<float> sample = float_sample();
+  for (bool portable : {false, true}) {
+    for (const Format* half : kHalves) {
+      for (bool stochastic : {false, true}) {
+        if (stochastic && half != &kBF16) continue;
+        check_round_trip(*half, stochastic, portable);
+        check_store(*half, sample, stochastic, portable);
+      }
+      for (const Format* wide : {&kF32, &kF64}) check_load(*half, *wide, portable);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string only = count > 1 ? arguments[1] : "";
+  for (const Format* p : kFormats) {
+    if (only.empty() || only == p->name) check_steps(*p);
+  }
+  if (only.empty()) check_conversions();
+  ademamix::use_portable(false);
+  std::printf("%s, %s: %d passed, %d failed\n", ademamix::instruction_set(), ademamix::thread_source(), passed, failed);
+  return failed == 0 && passed > 0 ? 0 : 1;
+}

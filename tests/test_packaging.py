@@ -1,0 +1,218 @@
+"""What is shipped: sdist and wheel, installs with and without a compiler or torch, and what an import loads."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock  # comes with torch
+
+import ademamix
+
+ROOT = Path(__file__).parents[1]
+NO_COMPILER = {"CC": "no-such-compiler", "CXX": "no-such-compiler"}
+
+
+def run(*command: str | Path, **environment: str) -> str:
+    """Run a command away from the checkout, and return what it prints."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | environment
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", env=env)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout[-10_000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Have a folder filled by the first who asks for it, among all workers of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def fill(name: str, make: Callable[[Path], None]) -> Path:
+        folder = shared / name
+        with FileLock(shared / f"{name}.lock"):
+            if not (folder / "done").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                (folder / "done").touch()
+        return folder
+
+    return fill
+
+
+@pytest.fixture(scope="session")
+def distributions(once):
+    """Build the sdist, and the wheel from the sdist."""
+    return once("distributions", lambda folder: run(sys.executable, "-m", "build", "--outdir", folder, ROOT))
+
+
+@pytest.fixture(scope="session")
+def sdist(distributions):
+    [file] = distributions.glob("*.tar.gz")
+    return file
+
+
+@pytest.fixture(scope="session")
+def wheel(distributions):
+    [file] = distributions.glob("*.whl")
+    return file
+
+
+def install(venv: Path, *arguments: str | Path, **environment: str) -> None:
+    run(sys.executable, "-m", "venv", venv)
+    # No cache: pip would keep the wheel without a core, and offer it again where there is a compiler.
+    log = run(venv / "bin" / "pip", "install", "--no-cache-dir", "-v", *arguments, **environment)
+    (venv / "log").write_text(log)
+
+
+@pytest.fixture(scope="session")
+def from_wheel(once, wheel):
+    return once("from_wheel", lambda venv: install(venv, wheel))
+
+
+@pytest.fixture(scope="session")
+def without_compiler(once, sdist):
+    return once("without_compiler", lambda venv: install(venv, "--no-deps", sdist, **NO_COMPILER))
+
+
+def modules_in(names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith("ademamix/") and name.endswith(".py")}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    info = f"ademamix-{ademamix.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"ademamix", info}
+    assert modules_in(names) == {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    rest = {name for name in names - modules_in(names) if not name.startswith(info)}
+    assert "ademamix/py.typed" in rest
+    assert [name for name in rest if re.fullmatch(r"ademamix/_core\.\S+\.(so|pyd)", name)]
+    assert len(rest) == 2
+    assert f"{info}/licenses/LICENSE" in names
+
+
+@pytest.mark.slow
+def test_the_wheel_needs_numpy_alone(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"ademamix-{ademamix.__version__}.dist-info/METADATA")
+    message = email.message_from_bytes(metadata)
+    always = [requirement for requirement in message.get_all("Requires-Dist") if "extra ==" not in requirement]
+    assert [re.split(r"\W", requirement)[0] for requirement in always] == ["numpy"]
+    assert {"torch", "lab", "dev"} <= set(message.get_all("Provides-Extra"))
+
+
+@pytest.mark.slow
+def test_the_sdist_has_all_sources_and_nothing_built(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/ademamix/py.typed", "tests/test_packaging.py"} <= names
+    sources = [*(ROOT / "csrc").iterdir(), *(ROOT / "src").rglob("*.py")]
+    assert {path.relative_to(ROOT).as_posix() for path in sources} <= names
+    assert not [name for name in names if re.search(r"^build/|^\.(ci|venv)|cache__/|_cache/|\.(so|pyc|o)$", name)]
+
+
+IMPORT_OPTIMIZER = """
+try:
+    from ademamix import AdEMAMix
+except ImportError as error:
+    print(error)
+"""
+
+# Code, and what it prints among other things.
+CHECKS = {
+    "import": ("import ademamix; print(ademamix.__version__)", ademamix.__version__),
+    "recommend": ("from ademamix import recommend; print(recommend(32_000).betas)", "(0.9, 0.999, 0."),
+    "optimizer": (IMPORT_OPTIMIZER, "pip install 'ademamix[torch]'"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("environment", ["from_wheel", "without_compiler"])
+def test_an_install_works_without_torch(environment, check, request):
+    venv = request.getfixturevalue(environment)
+    code, printed = CHECKS[check]
+    assert printed in run(venv / "bin" / "python", "-I", "-W", "error", "-c", code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ["from_wheel", "without_compiler"])
+def test_the_command_works_without_torch(environment, request):
+    venv = request.getfixturevalue(environment)
+    assert "usage: ademamix" in run(venv / "bin" / "ademamix", "--help")
+
+
+@pytest.mark.slow
+def test_the_wheel_brings_numpy_and_a_core(from_wheel):
+    installed = run(from_wheel / "bin" / "pip", "list", "--format=freeze").lower()
+    assert "numpy==" in installed
+    assert "torch" not in installed
+    code = "from ademamix import _core; print(_core.instruction_set())"
+    assert run(from_wheel / "bin" / "python", "-I", "-c", code).strip() in {"avx2", "portable"}
+
+
+@pytest.mark.slow
+def test_an_install_without_a_compiler_is_pure_python_and_says_so(without_compiler):
+    assert "ademamix has been built WITHOUT its C++ core" in (without_compiler / "log").read_text()
+    assert [*without_compiler.rglob("ademamix/py.typed")]
+    assert not [*without_compiler.rglob("ademamix/_core*")]
+
+
+HIDE_CORE = "import sys; sys.modules['ademamix._core'] = None\n"
+
+
+def test_fused_says_that_the_core_is_missing():
+    code = """
+import torch
+from ademamix import AdEMAMix
+try:
+    AdEMAMix([torch.nn.Parameter(torch.ones(3))], total_steps=100, fused=True)
+except RuntimeError as error:
+    print(error)
+"""
+    message = run(sys.executable, "-c", HIDE_CORE + code)
+    for words in ("`fused=True` is not possible", "C++ core", "compiler", "pip install", "leave `fused` out"):
+        assert words in message
+
+
+def test_without_a_core_the_default_is_another_path():
+    code = """
+import torch
+from ademamix import AdEMAMix
+results = []
+for arguments in ({}, {"foreach": True}):
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdEMAMix([param], total_steps=100, **arguments)
+    for _ in range(3):
+        param.grad = torch.full((3,), 0.5)
+        optimizer.step()
+    results.append(param.tolist())
+assert results[0] == results[1] != [1.0, 1.0, 1.0], results
+"""
+    run(sys.executable, "-W", "error", "-c", HIDE_CORE + code)
+
+
+def test_import_loads_no_framework():
+    """What needs no framework must not load one either, and 50 ms is what an import may take."""
+    code = """
+import sys, time
+start = time.perf_counter()
+import ademamix
+took = time.perf_counter() - start
+ademamix.recommend(10_000), ademamix.alpha_at(1, 5.0, 100), ademamix.half_life(0.9)
+print(took, sorted({"torch", "jax", "numpy", "matplotlib"} & set(sys.modules)))
+"""
+    outputs = [run(sys.executable, "-c", code).split(maxsplit=1) for _ in range(5)]
+    assert [loaded.strip() for _, loaded in outputs] == ["[]"] * 5
+    assert min(float(took) for took, _ in outputs) < 0.05
