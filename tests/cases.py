@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,12 @@ def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0) -> ReferenceAdEMA
     )
 
 
+@functools.cache
 def gradients(seed: int, shape: tuple[int, ...], step: int) -> np.ndarray:
     """A gradient with a drifting mean and element scales over four decades, of float32 values."""
-    rng = np.random.default_rng((seed, step))
     scales = 10 ** np.random.default_rng(seed).uniform(-3, 1, size=shape)
     direction = np.random.default_rng(seed + 1).standard_normal(size=shape)
-    noise = rng.standard_normal(size=shape)
+    noise = np.random.default_rng((seed, step)).standard_normal(size=shape)
     return np.asarray(scales * (direction * np.cos(step / 300) + noise), dtype=np.float32).astype(np.float64)
 
 
