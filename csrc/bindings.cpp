@@ -59,6 +59,18 @@ void step(const Addresses& parameters, const Addresses& gradients, const Address
   ademamix::step(tensors, {gradient_factor, stochastic_rounding, rounding_seed, threads});
 }
 
+// Adds one to each float32 clock and returns what it shows now.
+std::vector<double> advance(const Addresses& clocks) {
+  std::vector<double> values;
+  values.reserve(clocks.size());
+  for (uintptr_t address : clocks) {
+    float& clock = *reinterpret_cast<float*>(address);
+    clock += 1.0f;
+    values.push_back(clock);
+  }
+  return values;
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -66,6 +78,7 @@ NB_MODULE(_core, m) {
   m.def("step", &step, "parameters"_a, "gradients"_a, "fasts"_a, "slows"_a, "squares"_a, "skipped"_a, "sizes"_a,
         "indices"_a, "parameter_dtypes"_a, "gradient_dtypes"_a, "coefficients"_a, "rows"_a, "gradient_factor"_a,
         "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  m.def("advance", &advance, "clocks"_a);
   m.def("instruction_set", &ademamix::instruction_set);
   m.def("thread_source", &ademamix::thread_source);
   m.def("use_portable", &ademamix::use_portable, "portable"_a);

@@ -118,6 +118,17 @@ def test_a_peer_that_fails_is_reported_and_the_rest_measured(in_this_process, ca
     assert "not installed: absent; `make bench` installs them" in lines
 
 
+def test_peers_can_be_left_out(in_this_process, capsys):
+    in_this_process(
+        bench.Row("broken peer", bench.ADAMW_FUSED, failing, package="installed"),
+        bench.Row("absent peer", bench.ADAMW_FUSED, failing, package="absent"),
+    )
+    assert main(["bench", "--quick", "--only", "small", "--no-peers"]) == 0
+    printed = capsys.readouterr().out
+    assert "broken peer" not in printed
+    assert "not installed" not in printed
+
+
 def test_a_row_of_ours_that_fails_makes_the_exit_code_1(in_this_process, capsys):
     in_this_process(bench.Row("ours", bench.ADAMW_FUSED, failing))
     assert bench.run(quick=True, only="small") == 1

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from ademamix.pytorch.core import core
 from ademamix.schedules import log_beta3, progress
 
 
@@ -61,8 +62,12 @@ def advance(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *
     if as_tensors:
         torch._foreach_add_(clocks, 1)
         return _vectors(steps, slow_steps, settings)
-    torch._foreach_add_(clocks, torch.ones(()), alpha=1.0)  # a tensor: a number would be wrapped once per clock
-    return _floats([clock.item() for clock in steps], [clock.item() for clock in slow_steps], settings)
+    if core is not None and all(clock.is_cpu and clock.dtype == torch.float32 for clock in clocks):
+        values = core.advance([clock.data_ptr() for clock in clocks])  # many small tensors: most of the time of a step
+    else:
+        torch._foreach_add_(clocks, 1)
+        values = [clock.item() for clock in clocks]
+    return _floats(values[: len(steps)], values[len(steps) :], settings)
 
 
 def one_per_tensor(coefficients: PerTensor, like: list[Tensor]) -> list[Coefficients]:

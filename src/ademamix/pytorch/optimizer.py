@@ -230,10 +230,11 @@ class AdEMAMix(Optimizer):
             grad = param.grad
             if grad is None:
                 continue
-            if not storage.is_ready(self.state.get(param, {}), param, grad, group):
+            state = self.state.get(param)
+            if state is None or not storage.is_ready(state, param, grad, has_fast=has_fast, skips=skips):
                 storage.check(param, grad, differentiable=group["differentiable"])
-                storage.prepare(self.state[param], param, group)
-            state = self.state[param]
+                state = self.state[param]
+                storage.prepare(state, param, group)
             params.append(param)
             grads.append(grad.resolve_conj().resolve_neg())
             if has_fast:

@@ -94,6 +94,9 @@ def _descend_(
 
 def _cached(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:
     """Split lists of tensors of the same shapes into parts of about CACHED_ELEMENTS; empty lists stay empty."""
+    # glibc gives the top of its heap back to the system when more than a limit of it is free, and the temporaries of
+    # the next part would be paged in anew. A larger block, freed once, raises that limit; it is never touched.
+    torch.empty(8 * CACHED_ELEMENTS)
     part: list[tuple[Tensor, ...]] = []
     elements = 0
     for tensors in zip(*(tensors for tensors in lists if tensors), strict=True):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ademamix.pytorch.coefficients import Coefficients, PerTensor
+from ademamix.pytorch.core import core, missing_core
 from ademamix.pytorch.rounding import Rounding
 
 DTYPE_CODES = {
@@ -19,18 +18,6 @@ DTYPE_CODES = {
     torch.float16: 3,
 }  # `Dtype` in csrc/step.h
 COMPLEX = (torch.complex64, torch.complex128)
-
-core: ModuleType | None
-try:
-    core = importlib.import_module("ademamix._core")
-    missing_core = ""
-except ImportError as error:
-    core = None
-    missing_core = (
-        f"the C++ core of ademamix is not there ({error}). It is built when the package is installed and a C++17 "
-        "compiler is found: install one (g++ or clang++) and run "
-        "`pip install --force-reinstall --no-deps --no-cache-dir ademamix`, or leave `fused` out"
-    )
 
 
 def unsupported(param: Tensor) -> str | None:

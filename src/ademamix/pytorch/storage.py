@@ -60,18 +60,19 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
         )
 
 
-def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> bool:
+def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, *, has_fast: bool, skips: bool) -> bool:
     """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
     slow = state.get("exp_avg_slow")
+    dtype = param.dtype
     return (
         slow is not None
-        and grad.dtype == param.dtype
-        and slow.dtype == MOMENT_DTYPES.get(param.dtype)
-        and slow.shape == param.shape == grad.shape
+        and grad.dtype == dtype
+        and slow.dtype == MOMENT_DTYPES.get(dtype)
+        and slow.shape == param.shape
         and param.is_contiguous()
         and grad.layout == torch.strided
-        and ("exp_avg" in state or group["betas"][0] == 0)
-        and ("skipped" in state or group["nonfinite"] != "skip")
+        and (not has_fast or "exp_avg" in state)
+        and (not skips or "skipped" in state)
     )
 
 
