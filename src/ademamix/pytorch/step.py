@@ -93,5 +93,6 @@ def fastest(params: list[Tensor], *, differentiable: bool) -> tuple[bool, bool]:
     plain = not differentiable and all(type(p) in PLAIN_TYPES for p in params)
     if plain and all(step_fused.unsupported(p) is None for p in params):
         return True, False
-    foreach_devices = _get_foreach_kernels_supported_devices()
+    # torch has no multi-tensor kernels for a CPU, but there the body works in the cache, which is what makes it fast.
+    foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")
     return False, plain and all(p.device.type in foreach_devices for p in params)
