@@ -81,5 +81,4 @@ NB_MODULE(_core, m) {
   m.def("advance", &advance, "clocks"_a);
   m.def("instruction_set", &ademamix::instruction_set);
   m.def("thread_source", &ademamix::thread_source);
-  m.def("use_portable", &ademamix::use_portable, "portable"_a);
 }

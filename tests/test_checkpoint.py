@@ -198,3 +198,16 @@ def test_hooks_see_plain_tensors_and_groups_keep_their_identity():
     assert seen == [torch.Tensor, torch.Tensor]
     assert optimizer.param_groups is groups
     assert optimizer.param_groups[0] is group
+
+
+def test_a_new_horizon_keeps_the_start_of_beta3_that_the_run_began_with():
+    """Some lr schedulers rewrite beta1; where beta3 started from is not changed by that."""
+    params = fresh(torch.float32)
+    optimizer = make(params, betas=(0.9, 0.99), total_steps=1000)
+    run(params, optimizer, 1, 3)
+    optimizer.param_groups[0]["betas"] = (0.8, *optimizer.param_groups[0]["betas"][1:])
+    continued = make(params, total_steps=2000)
+    with pytest.warns(UserWarning, match="schedule was replaced"):
+        continued.load_state_dict(through_disk(optimizer.state_dict()))
+    assert continued.param_groups[0]["betas"] == (0.8, 0.99, 1 - 1 / 80)
+    assert continued.param_groups[0]["beta3_start"] == 0.9

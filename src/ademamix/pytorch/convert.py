@@ -23,7 +23,7 @@ def from_adamw(
     build: Callable[[list[dict[str, Any]]], AdEMAMix], adamw: torch.optim.Adam, beta3: float | None
 ) -> AdEMAMix:
     """Hand the groups and the state of `adamw` over to the optimizer that `build` makes of groups."""
-    if not isinstance(adamw, torch.optim.Adam):
+    if not isinstance(adamw, (torch.optim.Adam, torch.optim.AdamW)):  # in older torch AdamW is not an Adam
         raise TypeError(f"from_adamw takes a torch.optim.AdamW, got {type(adamw).__name__}")
     for group in adamw.param_groups:
         refuse_other_adams(group)
