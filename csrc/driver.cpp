@@ -12,59 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "driver_formats.h"
+#include "driver_coded.h"
+#include "driver_tensors.h"
 #include "parallel.h"
 #include "step.h"
 
 namespace {
 
-using namespace formats;
+using namespace driver;
 
 constexpr int kCodes = 1 << 16;
 
-int passed = 0;
-int failed = 0;
-
-void expect(bool holds, const std::string& what) {
-  ++(holds ? passed : failed);
-  if (!holds) std::printf("FAILED: %s\n", what.c_str());
-}
-
 // ---- tensors
-
-// Room for `lead` elements comes before the first, so that it lies on no boundary larger than an element.
-struct Array {
-  const Format* format;
-  size_t lead, size;
-  std::vector<unsigned char> bytes;
-
-  Array(const Format& f, size_t before, size_t count)
-      : format(&f), lead(before), size(count), bytes((before + count) * f.bytes) {}
-
-  void* data() { return bytes.data() + lead * format->bytes; }
-
-  template <class T>
-  T at(size_t i) const {
-    T value;
-    std::memcpy(&value, bytes.data() + (lead + i) * sizeof(T), sizeof(T));
-    return value;
-  }
-  template <class T>
-  void put(size_t i, T value) {
-    std::memcpy(bytes.data() + (lead + i) * sizeof(T), &value, sizeof(T));
-  }
-
-  double operator[](size_t i) const {
-    if (format == &kF32) return at<float>(i);
-    if (format == &kF64) return at<double>(i);
-    return decode(*format, at<uint16_t>(i));
-  }
-  void set(size_t i, double x) {
-    if (format == &kF32) return put(i, static_cast<float>(x));
-    if (format == &kF64) return put(i, x);
-    put(i, static_cast<uint16_t>(encode(*format, x)));
-  }
-};
 
 struct Example {
   Array parameter, gradient, fast, slow, square;
@@ -84,26 +43,30 @@ struct Example {
   }
 };
 
-struct Flags {
-  bool fast, skip, stochastic;
-};
-
-void run(std::vector<Example>& examples, const Flags& flags, double factor, int threads, bool portable) {
+void run(std::vector<Example>& examples, const Flags& flags, double factor, int threads, const char* instructions) {
   std::vector<ademamix::Tensor> tensors;
   for (Example& e : examples) {
-    tensors.push_back({e.parameter.data(), e.gradient.data(), flags.fast ? e.fast.data() : nullptr, e.slow.data(),
-                       e.square.data(), flags.skip ? &e.skipped : nullptr, static_cast<int64_t>(e.parameter.size),
-                       static_cast<int64_t>(tensors.size()), e.parameter.format->dtype, e.gradient.format->dtype,
-                       e.coefficients});
+    ademamix::Tensor tensor{};
+    tensor.parameter = e.parameter.data();
+    tensor.gradient = e.gradient.data();
+    tensor.fast = flags.fast ? e.fast.data() : nullptr;
+    tensor.slow = e.slow.data();
+    tensor.square = e.square.data();
+    tensor.skipped = flags.skip ? &e.skipped : nullptr;
+    tensor.size = static_cast<int64_t>(e.parameter.size);
+    tensor.index = static_cast<int64_t>(tensors.size());
+    tensor.parameter_dtype = e.parameter.format->dtype;
+    tensor.gradient_dtype = e.gradient.format->dtype;
+    tensor.coefficients = e.coefficients;
+    tensors.push_back(tensor);
   }
-  ademamix::use_portable(portable);
-  ademamix::step(tensors, {factor, flags.stochastic, 0x123456789abcdefu, threads});
+  ademamix::use_instruction_set(instructions);
+  ademamix::step(tensors, {factor, flags.stochastic, kSeed, threads});
 }
 
 // ---- one step on tensors of many sizes, against the paper's formulas in double
 
 constexpr size_t kSizes[] = {0, 1, 3, 31, 1000, 16383, 16384, 16385, 50001};
-constexpr double kFactor = -1.0 / 3;
 
 std::vector<Example> random_examples(const Format& p, const Format& g) {
   std::mt19937 random(17);
@@ -127,11 +90,6 @@ std::vector<Example> random_examples(const Format& p, const Format& g) {
     }
   }
   return examples;
-}
-
-bool agree(double x, double expected, double tolerance) {
-  if (std::isnan(expected)) return std::isnan(x);
-  return std::isinf(expected) ? x == expected : std::abs(x - expected) <= tolerance;
 }
 
 bool follows_the_paper(const Example& start, const Example& end, const Flags& flags) {
@@ -167,18 +125,16 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
 }
 
 void check_step(const std::vector<Example>& start, const Flags& flags) {
-  const std::string name = std::string(start[0].parameter.format->name) + " by " + start[0].gradient.format->name +
-                           (flags.fast ? ", m1" : "") + (flags.skip ? ", skip" : "") +
-                           (flags.stochastic ? ", stochastic" : "");
+  const std::string name = name_of(*start[0].parameter.format, *start[0].gradient.format, flags);
   std::vector<Example> end = start;
-  run(end, flags, kFactor, 1, false);
+  run(end, flags, kFactor, 1, "portable");
   for (size_t i = 0; i < start.size(); ++i) {
     expect(follows_the_paper(start[i], end[i], flags), name + ": against double, tensor " + std::to_string(i));
   }
-  for (bool portable : {false, true}) {
+  for (const char* instructions : ademamix::instruction_sets()) {
     for (int threads : {1, 2, 5}) {
       std::vector<Example> other = start;
-      run(other, flags, kFactor, threads, portable);
+      run(other, flags, kFactor, threads, instructions);
       const bool same = std::equal(end.begin(), end.end(), other.begin(),
                                    [](const Example& a, const Example& b) { return a.same_bits(b); });
       expect(same, name + ": same bits on " + std::to_string(threads) + " threads, " + ademamix::instruction_set());
@@ -189,14 +145,14 @@ void check_step(const std::vector<Example>& start, const Flags& flags) {
 // ---- conversions, through steps that leave exact values
 
 // A skipped element is read and written back: every code must survive.
-void check_round_trip(const Format& half, bool stochastic, bool portable) {
+void check_round_trip(const Format& half, bool stochastic, const char* instructions) {
   std::vector<Example> examples{Example(half, kF32, 0, kCodes, {})};
   Example& e = examples[0];
   for (int code = 0; code < kCodes; ++code) {
     e.parameter.put(code, static_cast<uint16_t>(code));
     e.gradient.set(code, kNaN);
   }
-  run(examples, {false, true, stochastic}, 1, 1, portable);
+  run(examples, {false, true, stochastic}, 1, 1, instructions);
   bool good = e.skipped == kCodes;
   for (int code = 0; code < kCodes; ++code) {
     good = good && (std::isnan(decode(half, code)) ? std::isnan(e.parameter[code])
@@ -206,11 +162,11 @@ void check_round_trip(const Format& half, bool stochastic, bool portable) {
 }
 
 // A slow average that starts empty and moves at rate 1 becomes the gradient.
-void check_load(const Format& half, const Format& wide, bool portable) {
+void check_load(const Format& half, const Format& wide, const char* instructions) {
   std::vector<Example> examples{Example(wide, half, 0, kCodes, {0, 0, 1, 0, 0, 1, 0, 1})};
   Example& e = examples[0];
   for (int code = 0; code < kCodes; ++code) e.gradient.put(code, static_cast<uint16_t>(code));
-  run(examples, {false, false, false}, 1, 1, portable);
+  run(examples, {false, false, false}, 1, 1, instructions);
   bool good = true;
   for (int code = 0; code < kCodes; ++code) good = good && agree(e.slow[code], decode(half, code), 0);
   expect(good, std::string("every ") + half.name + " as " + wide.name + ", " + ademamix::instruction_set());
@@ -238,11 +194,11 @@ std::vector<float> float_sample() {
 }
 
 // A parameter that starts at 0 becomes the slow average.
-void check_store(const Format& half, const std::vector<float>& sample, bool stochastic, bool portable) {
+void check_store(const Format& half, const std::vector<float>& sample, bool stochastic, const char* instructions) {
   std::vector<Example> examples{Example(half, kF32, 0, sample.size(), {0, 0, 0, 1, -1, 1, 0, 1})};
   Example& e = examples[0];
   for (size_t i = 0; i < sample.size(); ++i) e.slow.put(i, sample[i]);
-  run(examples, {false, false, stochastic}, 1, 1, portable);
+  run(examples, {false, false, stochastic}, 1, 1, instructions);
   bool good = true;
   double surplus = 0;
   for (size_t i = 0; i < sample.size(); ++i) {
@@ -281,14 +237,14 @@ void check_steps(const Format& p) {
 
 void check_conversions() {
   const std::vector<float> sample = float_sample();
-  for (bool portable : {false, true}) {
+  for (const char* instructions : ademamix::instruction_sets()) {
     for (const Format* half : kHalves) {
       for (bool stochastic : {false, true}) {
         if (stochastic && half != &kBF16) continue;
-        check_round_trip(*half, stochastic, portable);
-        check_store(*half, sample, stochastic, portable);
+        check_round_trip(*half, stochastic, instructions);
+        check_store(*half, sample, stochastic, instructions);
       }
-      for (const Format* wide : {&kF32, &kF64}) check_load(*half, *wide, portable);
+      for (const Format* wide : {&kF32, &kF64}) check_load(*half, *wide, instructions);
     }
   }
 }
@@ -298,10 +254,15 @@ void check_conversions() {
 int main(int count, char** arguments) {
   const std::string only = count > 1 ? arguments[1] : "";
   for (const Format* p : kFormats) {
-    if (only.empty() || only == p->name) check_steps(*p);
+    if (!only.empty() && only != p->name) continue;
+    check_steps(*p);
+    if (p != &kF64) driver::check_coded_steps(*p);
   }
-  if (only.empty()) check_conversions();
-  ademamix::use_portable(false);
+  if (only.empty()) {
+    check_conversions();
+    driver::check_codes();
+  }
+  ademamix::use_instruction_set(ademamix::instruction_sets().front());
   std::printf("%s, %s: %d passed, %d failed\n", ademamix::instruction_set(), ademamix::thread_source(), passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

@@ -21,12 +21,12 @@ struct Format {
   int fraction_bits;
   double rounding, smallest, arithmetic;
 };
-constexpr Format kF32{Dtype::f32, "f32", 4, 23, 0x1p-24, 0x1p-150, 0x1p-21};
-constexpr Format kF64{Dtype::f64, "f64", 8, 52, 0x1p-53, 0, 0x1p-50};
-constexpr Format kBF16{Dtype::bf16, "bf16", 2, 7, 0x1p-8, 0x1p-134, 0x1p-21};
-constexpr Format kF16{Dtype::f16, "f16", 2, 10, 0x1p-11, 0x1p-25, 0x1p-21};
-const Format* const kFormats[] = {&kF32, &kF64, &kBF16, &kF16};
-const Format* const kHalves[] = {&kBF16, &kF16};
+inline constexpr Format kF32{Dtype::f32, "f32", 4, 23, 0x1p-24, 0x1p-150, 0x1p-21};
+inline constexpr Format kF64{Dtype::f64, "f64", 8, 52, 0x1p-53, 0, 0x1p-50};
+inline constexpr Format kBF16{Dtype::bf16, "bf16", 2, 7, 0x1p-8, 0x1p-134, 0x1p-21};
+inline constexpr Format kF16{Dtype::f16, "f16", 2, 10, 0x1p-11, 0x1p-25, 0x1p-21};
+inline const Format* const kFormats[] = {&kF32, &kF64, &kBF16, &kF16};
+inline const Format* const kHalves[] = {&kBF16, &kF16};
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -1,11 +1,11 @@
-// The elementwise update over a contiguous run, one entry per pair of dtypes. Compiled once per instruction set.
+// The update over a contiguous run of a tensor. Compiled once per instruction set.
 #pragma once
 
 #include "step.h"
 
 namespace ademamix {
 
-// A run of elements of one tensor. `first` is the index of the run's first element in the tensor.
+// A part of a tensor. `first` and `size` count elements, or blocks if the tensor's storage is coded.
 struct Run {
   const Tensor* tensor;
   const Options* options;
@@ -17,10 +17,16 @@ struct Run {
 using Kernel = int64_t (*)(const Run&);
 
 namespace portable {
-Kernel kernel_for(const Tensor& tensor, const Options& options);
-}
+Kernel plain_kernel(const Tensor& tensor, const Options& options);
+Kernel coded_kernel(const Tensor& tensor);
+}  // namespace portable
 namespace avx2 {
-Kernel kernel_for(const Tensor& tensor, const Options& options);
-}
+Kernel plain_kernel(const Tensor& tensor, const Options& options);
+Kernel coded_kernel(const Tensor& tensor);
+}  // namespace avx2
+namespace avx512 {
+Kernel plain_kernel(const Tensor& tensor, const Options& options);
+Kernel coded_kernel(const Tensor& tensor);
+}  // namespace avx512
 
 }  // namespace ademamix

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "kernels.h"
+#include "instruction_sets.h"
 #include "parallel.h"
 
 namespace ademamix {
@@ -22,21 +22,17 @@ struct Task {
   int64_t last_run;
 };
 
-bool has_avx2() {
-#if defined(ADEMAMIX_HAVE_AVX2)
-  return __builtin_cpu_supports("avx2");
-#else
-  return false;
-#endif
-}
+// How a tensor is cut: `count` elements, or blocks if its storage is coded, of which a run has `per_run`.
+struct Cut {
+  int64_t count;
+  int64_t per_run;
+};
 
-std::atomic<bool> portable_only{false};
-
-Kernel kernel_for(const Tensor& tensor, const Options& options) {
-#if defined(ADEMAMIX_HAVE_AVX2)
-  if (has_avx2() && !portable_only) return avx2::kernel_for(tensor, options);
-#endif
-  return portable::kernel_for(tensor, options);
+Cut cut_for(const Tensor& tensor) {
+  if (tensor.storage == Storage::plain || tensor.size == 0) return {tensor.size, kRunSize};
+  const int64_t blocks_per_row = (tensor.row_size + kBlockSize - 1) / kBlockSize;
+  const int64_t per_run = std::max<int64_t>(kRunSize * blocks_per_row / tensor.row_size, 1);
+  return {tensor.size / tensor.row_size * blocks_per_row, per_run};
 }
 
 }  // namespace
@@ -49,14 +45,16 @@ void step(const std::vector<Tensor>& tensors, const Options& options) {
   int64_t in_task = kRunSize;
   for (const Tensor& tensor : tensors) {
     const Kernel kernel = kernel_for(tensor, options);
-    for (int64_t first = 0; first < tensor.size; first += kRunSize) {
-      const int64_t size = std::min(kRunSize, tensor.size - first);
-      if (in_task + size > kRunSize) {
+    const Cut cut = cut_for(tensor);
+    for (int64_t first = 0; first < cut.count; first += cut.per_run) {
+      const int64_t size = std::min(cut.per_run, cut.count - first);
+      const int64_t share = tensor.size * size / cut.count;
+      if (in_task + share > kRunSize) {
         tasks.push_back({static_cast<int64_t>(runs.size()), 0});
         in_task = 0;
       }
-      in_task += size;
-      elements += size;
+      in_task += share;
+      elements += share;
       runs.push_back({&tensor, &options, first, size});
       kernels.push_back(kernel);
       tasks.back().last_run = static_cast<int64_t>(runs.size());
@@ -75,9 +73,5 @@ void step(const std::vector<Tensor>& tensors, const Options& options) {
     if (tensors[i].skipped != nullptr) *tensors[i].skipped += skipped[i];
   }
 }
-
-const char* instruction_set() { return has_avx2() && !portable_only ? "avx2" : "portable"; }
-
-void use_portable(bool portable) { portable_only = portable; }
 
 }  // namespace ademamix

@@ -20,18 +20,34 @@ struct Coefficients {
 
 enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
 
-// A parameter with its gradient and state. Moments are float, or double for f64 parameters.
+// How moments are kept.
+//   plain: float, or double for f64 parameters.
+//   bf16: rounded stochastically.
+//   compact: m1 as int8_t, m2 as int16_t and the squares as uint8_t, with a scale for each block.
+// The last two are the coded storages. Their parameters are not f64.
+enum class Storage : int { plain = 0, bf16 = 1, compact = 2 };
+
+// Elements of a coded tensor that share a scale and a key for random words. Each of its rows is cut into blocks, of
+// which the last may be shorter.
+constexpr int kBlockSize = 128;
+
+// A parameter with its gradient and state.
 struct Tensor {
   void* parameter;
   const void* gradient;
   void* fast;  // m1; null when beta1 = 0
   void* slow;  // m2
   void* square;
+  uint8_t* fast_scale;  // scales are for compact storage alone, one for each block
+  uint8_t* slow_scale;
+  uint8_t* square_scale;
   int64_t* skipped;  // count of non-finite gradient elements passed over; null: they propagate
   int64_t size;
+  int64_t row_size;  // elements for each index of the first dimension; of interest to coded storages alone
   int64_t index;  // of the parameter in the optimizer, for the rounding key
   Dtype parameter_dtype;
   Dtype gradient_dtype;
+  Storage storage;
   Coefficients coefficients;
 };
 
@@ -44,8 +60,10 @@ struct Options {
 
 void step(const std::vector<Tensor>& tensors, const Options& options);
 
-// Instruction sets: "avx2" where the processor has it, else "portable". Both give the same bits.
+// The instruction sets that this processor can run, best first: of "avx512", "avx2" and "portable". All give the same
+// bits. The best is in use, unless a test asks for another.
+std::vector<const char*> instruction_sets();
 const char* instruction_set();
-void use_portable(bool portable);
+void use_instruction_set(const char* name);
 
 }  // namespace ademamix

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.pytorch import rounding, step_fused
+from ademamix.pytorch import rounding, step_fused, step_single, storage
+from ademamix.pytorch.coefficients import Coefficients
 
 CSRC = Path(__file__).parents[1] / "csrc"
 
@@ -46,7 +47,7 @@ def test_the_driver_passes(cmake, tmp_path, sanitizers, arguments):
     run(cmake, "-S", CSRC, "-B", tmp_path, *options)
     run(cmake, "--build", tmp_path, "--parallel", "2")
     last = run(tmp_path / "driver", *arguments).splitlines()[-1]
-    assert re.fullmatch(r"(avx2|portable), std::thread: [1-9]\d* passed, 0 failed", last)
+    assert re.fullmatch(r"(avx512|avx2|portable), std::thread: [1-9]\d* passed, 0 failed", last)
 
 
 KEYS = [
@@ -70,11 +71,16 @@ def written_by_the_core(values, seed, index, step):
         fasts=[],
         slows=[slow.data_ptr()],
         squares=[square.data_ptr()],
+        fast_scales=[],
+        slow_scales=[],
+        square_scales=[],
         skipped=[],
         sizes=[len(values)],
+        row_sizes=[len(values)],
         indices=[index],
         parameter_dtypes=[step_fused.DTYPE_CODES[param.dtype]],
         gradient_dtypes=[step_fused.DTYPE_CODES[grad.dtype]],
+        storages=[0],
         coefficients=[[0.0, 0.0, 0.0, 1.0, -1.0, 1.0, 0.0, float(step)]],
         rows=[0],
         gradient_factor=1.0,
@@ -100,6 +106,35 @@ def test_core_and_python_round_to_the_same_bits(seed, index, step):
     assert 0.49 < up < 0.51
 
 
+@pytest.mark.parametrize(("seed", "index", "step"), KEYS)
+@pytest.mark.parametrize("name", ["bf16", "compact"])
+def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, step):
+    """With the rate 1 an average becomes the gradient, exactly, and its code shows the random word."""
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.ldexp(torch.randn(64, 300, generator=generator), torch.randint(-12, 3, (64, 300), generator=generator))
+    coefficients = [Coefficients(1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, float(step))]
+    group = {"state_storage": name, "betas": (0.9, 0.999, 0.9999), "capturable": False, "nonfinite": "propagate"}
+    states = []
+    for body in (step_fused, step_single):
+        param = torch.zeros(64, 300)
+        state = storage.adopt({}, param, group)
+        columns = [[state[key]] if key in state else [] for key in (*storage.MOMENTS, *storage.SCALES)]
+        body.update(
+            [param],
+            [grad],
+            *columns,
+            [],
+            coefficients,
+            rounding=rounding.Rounding(seed, [index], [0], True),
+            maximize=False,
+            grad_scale=None,
+        )
+        states.append(state)
+    for key in states[0]:
+        assert torch.equal(states[0][key], states[1][key]), key
+    assert (storage.values_of(states[0], "exp_avg_slow") != grad).any()
+
+
 WORDS = r"""
 #include <cinttypes>
 #include <cstdio>
@@ -115,7 +150,7 @@ int main() {
 """
 
 
-def test_core_and_python_have_the_same_random_words(tmp_path, monkeypatch):
+def test_core_and_python_have_the_same_random_words(tmp_path):
     """Compare all 32 bits, also for elements of tensors that are too large to test with."""
     (tmp_path / "words.cpp").write_text(WORDS)
     compiler = os.environ.get("CXX", "c++")
@@ -123,9 +158,8 @@ def test_core_and_python_have_the_same_random_words(tmp_path, monkeypatch):
     elements = [0, 1, 2**16, 2**31, 2**32 - 1, 2**32, 2**33 + 11, 2**40 + 2**20 + 3]
     questions = "\n".join(f"{seed} {index} {step} {x}" for seed, index, step in KEYS for x in elements)
     actual = [int(word) for word in run(tmp_path / "words", input=questions).split()]
-    param = torch.empty(len(elements))
-    monkeypatch.setattr(torch, "arange", lambda count, device: torch.tensor(elements))
-    expected = [word for key in KEYS for word in rounding._random_words(param, *key).tolist()]
+    indices = torch.tensor(elements)
+    expected = [word for key in KEYS for word in rounding._random_words(indices, rounding._keys(*key)).tolist()]
     assert actual == expected
     assert len(set(expected)) == len(KEYS) * len(elements)
 

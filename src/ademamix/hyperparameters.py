@@ -30,7 +30,7 @@ class _DefaultStr(str):
 BETAS = (0.9, 0.999)
 ALPHA = _DefaultFloat(5.0)
 STATE_STORAGE = _DefaultStr("fp32")
-STATE_STORAGES = ("fp32",)
+STATE_STORAGES = ("fp32", "bf16", "compact")
 NONFINITE = ("propagate", "skip")
 
 # What an explicit argument of the constructor changes in a loaded checkpoint; everything else is the checkpoint's.
@@ -255,6 +255,11 @@ def _check_execution(raw: Mapping[str, Any]) -> None:
         raise ValueError(f"stochastic_rounding must be True, False or None, got {raw['stochastic_rounding']!r}")
     if raw["stochastic_rounding"] and raw["differentiable"]:
         raise ValueError("stochastic_rounding=True has no derivative: it cannot be used with differentiable=True")
+    if raw["state_storage"] != "fp32" and raw["differentiable"]:
+        raise ValueError(
+            f"state_storage={str(raw['state_storage'])!r} rounds the moments, which has no derivative: "
+            "differentiable=True needs state_storage='fp32'"
+        )
     if raw["fused"] and raw["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together")
     if raw["fused"] and raw["differentiable"]:

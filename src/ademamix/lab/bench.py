@@ -71,6 +71,14 @@ ROWS = (
     Row(ADAMW_FUSED, ADAMW_FUSED, _make("torch.optim", "AdamW", fused=True)),
     Row("ademamix fused", ADAMW_FUSED, _ademamix(fused=True), target=1.30),
     Row("ademamix fused, beta1=0", ADAMW_FUSED, _ademamix(fused=True, betas=(0.0, 0.999)), target=1.05),
+    Row("ademamix fused, bf16", ADAMW_FUSED, _ademamix(fused=True, state_storage="bf16"), target=1.10),
+    Row("ademamix fused, compact", ADAMW_FUSED, _ademamix(fused=True, state_storage="compact"), target=1.25),
+    Row(
+        "ademamix compact, beta1=0",
+        ADAMW_FUSED,
+        _ademamix(fused=True, state_storage="compact", betas=(0.0, 0.999)),
+        target=1.25,
+    ),
     Row(ADAMW_FOREACH, ADAMW_FUSED, _make("torch.optim", "AdamW", foreach=True)),
     Row("ademamix foreach", ADAMW_FOREACH, _ademamix(foreach=True), target=1.50),
     Row("ademamix single", ADAMW_FOREACH, _ademamix(foreach=False, fused=False)),
@@ -105,7 +113,7 @@ def gpt2_shapes(
 
 SCENARIOS = {
     "gpt2": Scenario("GPT-2 124M", gpt2_shapes(), gpt2_shapes(layers=2, width=48, vocabulary=101, context=64), 10.0),
-    "large": Scenario("one large tensor", ((1 << 25,),), ((1 << 16,),), 5.0),
+    "large": Scenario("one large tensor", ((1 << 13, 1 << 12),), ((1 << 6, 1 << 10),), 5.0),
     "small": Scenario("200 tensors of 1k", 200 * ((1024,),), 20 * ((1024,),), 2.0),
 }
 QUICK_SECONDS = 0.1

@@ -57,11 +57,13 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         saved = _as_resolved(group, own_settings)
         for key in ADAMW_ONLY:
             group.pop(key, None)
+        settings = hyperparameters.override(saved, own_settings)
         for param in group["params"]:
-            if param in loaded["state"]:
-                _adopt_state(loaded["state"][param], param, saved)
+            if loaded["state"].get(param):
+                entries = {key: _unwrapped(value) for key, value in loaded["state"][param].items()}
+                loaded["state"][param] = storage.adopt(entries, param, settings)
         before = diagnostics.schedule_of({**group, **saved}, loaded["state"])
-        group.update(hyperparameters.override(saved, own_settings))
+        group.update(settings)
         after = diagnostics.schedule_of(group, loaded["state"])
         if (before["alpha"], before["beta3"]) != (after["alpha"], after["beta3"]):
             reports.append((before, after))
@@ -82,12 +84,8 @@ def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
     return hyperparameters.resolve(raw)
 
 
-def _adopt_state(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
-    for key, value in state.items():
-        tensor = value.tensor if isinstance(value, Verbatim) else value
-        state[key] = storage.adopt(key, tensor, param, group)
-    if state:
-        storage.complete(state, param, group)
+def _unwrapped(value: Any) -> Any:
+    return value.tensor if isinstance(value, Verbatim) else value
 
 
 def _report(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

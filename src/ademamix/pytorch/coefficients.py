@@ -71,15 +71,15 @@ def advance(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *
     return _floats(values[: len(steps)], values[len(steps) :], settings)
 
 
-def one_per_tensor(coefficients: PerTensor, like: list[Tensor]) -> list[Coefficients]:
-    """Split vectors into 0-dim tensors of the dtype that each tensor in `like` is computed in; floats stay floats."""
+def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[Coefficients]:
+    """Split vectors into 0-dim tensors of the dtype that each parameter is computed in; floats stay floats."""
     if isinstance(coefficients, list):
         return coefficients
     by_dtype = {
         dtype: [Coefficients(*row) for row in zip(*(field.to(dtype).unbind() for field in coefficients), strict=True)]
-        for dtype in {tensor.dtype for tensor in like}
+        for dtype in set(dtypes)
     }
-    return [by_dtype[tensor.dtype][i] for i, tensor in enumerate(like)]
+    return [by_dtype[dtype][i] for i, dtype in enumerate(dtypes)]
 
 
 def float_coefficients(step: float, slow_step: float, settings: Settings) -> Coefficients:

@@ -44,10 +44,7 @@ def from_adamw(
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param in adamw.state:
-                old = adamw.state[param]
-                state = {key: storage.adopt(key, value, param, group) for key, value in old.items()}
-                storage.complete(state, param, group)
-                optimizer.state[param] = state
+                optimizer.state[param] = storage.adopt(adamw.state[param], param, group)
     _take_over_groups(optimizer, adamw, drop=ADAMW_ONLY)
     _retire(adamw, "it was converted by AdEMAMix.from_adamw; step the AdEMAMix it returned")
     return optimizer
@@ -66,12 +63,13 @@ def to_adamw(optimizer: AdEMAMix) -> torch.optim.AdamW:
         ]
     )
     for param, state in optimizer.state.items():
-        fast = state["exp_avg"] if "exp_avg" in state else torch.zeros_like(state["exp_avg_sq"])
+        square = storage.values_of(state, "exp_avg_sq")
+        fast = storage.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
         adamw.state[param] = {
             "step": state["step"],
             # AdamW keeps its moments in the dtype of their parameter and cannot step otherwise.
             "exp_avg": fast.to(param.dtype),
-            "exp_avg_sq": state["exp_avg_sq"].to(param.dtype),
+            "exp_avg_sq": square.to(param.dtype),
         }
     own_only = set(optimizer.defaults) - set(adamw.defaults) | {"given"}
     _take_over_groups(adamw, optimizer, drop=tuple(own_only))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import Settings, float_coefficients
 from ademamix.schedules import alpha_at, beta3_at
 
@@ -58,9 +59,9 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 
 
 def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    slow, square = state["exp_avg_slow"], state["exp_avg_sq"]
+    slow, square = storage.values_of(state, "exp_avg_slow"), storage.values_of(state, "exp_avg_sq")
     if group["betas"][0] > 0:
-        fast = state["exp_avg"]
+        fast = storage.values_of(state, "exp_avg")
     elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
         fast = (-param.grad if group["maximize"] else param.grad).to(slow.dtype)
     else:

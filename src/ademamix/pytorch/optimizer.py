@@ -47,7 +47,10 @@ class AdEMAMix(Optimizer):
             None for `total_steps`.
         beta3_start: where beta3 begins; None for beta1.
         eps, weight_decay: as in AdamW; weight decay is decoupled.
-        state_storage: how the moments are stored: ``"fp32"`` (fp64 for fp64 parameters).
+        state_storage: how the moments are stored: ``"fp32"``, 12 bytes a parameter (fp64 for fp64 parameters);
+            ``"bf16"``, 6 bytes; or ``"compact"``, 4 bytes: 16-bit codes of m2, 8-bit codes of m1 and nu, with a scale
+            for each block of 128. Both round stochastically. Tensors of one dimension, of rows under 64 elements or
+            under 4096 elements stay fp32, and so do fp64 and complex ones.
         stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
             `differentiable`. Parameters of other dtypes are always rounded to nearest.
         rounding_seed: key of the generator of stochastic rounding.
@@ -209,6 +212,7 @@ class AdEMAMix(Optimizer):
     def _init_group(
         self,
         group: dict[str, Any],
+        reduced: bool,
         first_index: int,
         indices: list[int],
         params: list[Tensor],
@@ -216,22 +220,27 @@ class AdEMAMix(Optimizer):
         exp_avgs: list[Tensor],
         exp_avg_slows: list[Tensor],
         exp_avg_sqs: list[Tensor],
+        exp_avg_scales: list[Tensor],
+        exp_avg_slow_scales: list[Tensor],
+        exp_avg_sq_scales: list[Tensor],
         state_steps: list[Tensor],
         slow_steps: list[Tensor],
         skipped: list[Tensor],
     ) -> None:
         """Fill the lists with the parameters of `group` that have a gradient, and their state.
 
+        Those whose moments are stored in full and those whose are `reduced` go separately: lists are of one kind.
         torch.compile knows this name and shape of method, and runs it outside of the graph.
         """
         self._opt_called = True  # again: torch.compile forgets what `step` notes
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
+        has_scales = reduced and group["state_storage"] == "compact"
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
-            if grad is None:
+            if grad is None or storage.reduces(param, group) != reduced:
                 continue
             state = self.state.get(param)
-            if state is None or not storage.is_ready(state, param, grad, has_fast=has_fast, skips=skips):
+            if state is None or not storage.is_ready(state, param, grad, group):
                 storage.check(param, grad, differentiable=group["differentiable"])
                 state = self.state[param]
                 storage.prepare(state, param, group)
@@ -241,6 +250,11 @@ class AdEMAMix(Optimizer):
                 exp_avgs.append(state["exp_avg"])
             exp_avg_slows.append(state["exp_avg_slow"])
             exp_avg_sqs.append(state["exp_avg_sq"])
+            if has_scales:
+                if has_fast:
+                    exp_avg_scales.append(state["exp_avg_scale"])
+                exp_avg_slow_scales.append(state["exp_avg_slow_scale"])
+                exp_avg_sq_scales.append(state["exp_avg_sq_scale"])
             state_steps.append(state["step"])
             slow_steps.append(state["slow_step"])
             if skips:
@@ -274,11 +288,12 @@ class AdEMAMix(Optimizer):
         first_index = 0
         for group in self.param_groups:
             self._check_fused(group)
-            tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], []]
-            indices: list[int] = []
-            self._init_group(group, first_index, indices, *tensors)
+            for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
+                tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], [], [], [], []]
+                indices: list[int] = []
+                self._init_group(group, reduced, first_index, indices, *tensors)
+                gathered.append((group, tensors, indices))
             first_index += len(group["params"])
-            gathered.append((group, tensors, indices))
         for group, tensors, indices in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             ademamix_step(
@@ -291,7 +306,7 @@ class AdEMAMix(Optimizer):
                 beta3_start=group["beta3_start"],
                 eps=group["eps"],
                 weight_decay=group["weight_decay"],
-                rounding=Rounding(group["rounding_seed"] if stochastic else None, indices),
+                rounding=Rounding(group["rounding_seed"], indices, [0] * len(indices), stochastic),
                 maximize=group["maximize"],
                 capturable=group["capturable"],
                 differentiable=group["differentiable"],
@@ -373,6 +388,6 @@ class AdEMAMix(Optimizer):
         (1, 0)
         """
         for state in self.state.values():
-            if "exp_avg_slow" in state:
-                state["exp_avg_slow"].zero_()
-                state["slow_step"].zero_()
+            for key in ("exp_avg_slow", "exp_avg_slow_scale", "slow_step"):
+                if key in state:
+                    state[key].zero_()

@@ -1,18 +1,24 @@
 """One AdEMAMix step as a function: advances the clocks, then chooses the body that does the arithmetic.
 
 The three bodies share one signature: `single` (readable, differentiable), `foreach` (torch's multi-tensor
-operations) and `fused` (one call into the C++ core).
+operations) and `fused` (one call into the C++ core, or on CUDA a Triton kernel).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
-from ademamix.pytorch import step_foreach, step_fused, step_single
-from ademamix.pytorch.coefficients import Settings, advance
+from ademamix.pytorch import step_foreach, step_fused, step_single, storage
+from ademamix.pytorch.coefficients import Coefficients, PerTensor, Settings, advance
 from ademamix.pytorch.rounding import Rounding
+
+# Moments that are not fp32 are decoded this many at a time: it bounds the memory that a step takes beyond the state.
+DECODED_ELEMENTS = 1 << 22
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
@@ -23,6 +29,9 @@ def ademamix_step(
     exp_avgs: list[Tensor],
     exp_avg_slows: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    exp_avg_scales: list[Tensor],
+    exp_avg_slow_scales: list[Tensor],
+    exp_avg_sq_scales: list[Tensor],
     state_steps: list[Tensor],
     slow_steps: list[Tensor],
     skipped: list[Tensor],
@@ -52,8 +61,9 @@ def ademamix_step(
         \theta &\leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
 
-    `exp_avgs` is empty when beta1 = 0. `skipped` is empty if non-finite gradient elements propagate; otherwise they
-    are passed over and counted there. Complex tensors are treated as pairs of real ones, as in torch.optim.
+    `exp_avgs` is empty when beta1 = 0; the scales are empty unless the moments are coded. `skipped` is empty if
+    non-finite gradient elements propagate; otherwise they are passed over and counted there. Complex tensors are
+    treated as pairs of real ones, as in torch.optim.
 
     Reference: Algorithm 1 of the paper.
     """
@@ -74,24 +84,96 @@ def ademamix_step(
             [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
             for tensors in (params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs)
         )
-    body(
-        params,
-        grads,
-        exp_avgs,
-        exp_avg_slows,
-        exp_avg_sqs,
-        skipped,
-        coefficients,
-        rounding=rounding,
-        maximize=maximize,
-        grad_scale=grad_scale,
-    )
+    moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
+    scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
+    whole = Arguments(params, grads, *moments, *scales, skipped, coefficients)
+    if fused:
+        parts = _by_device(whole, rounding)
+    elif storage.is_reduced(exp_avg_slows[0]):
+        parts = _split(whole, rounding)
+    else:
+        parts = iter([(whole, rounding)])
+    for part, own_rounding in parts:
+        body(*part, rounding=own_rounding, maximize=maximize, grad_scale=grad_scale)
+
+
+class Arguments(NamedTuple):
+    """The positional arguments of a body."""
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    exp_avgs: list[Tensor]
+    exp_avg_slows: list[Tensor]
+    exp_avg_sqs: list[Tensor]
+    exp_avg_scales: list[Tensor]
+    exp_avg_slow_scales: list[Tensor]
+    exp_avg_sq_scales: list[Tensor]
+    skipped: list[Tensor]
+    coefficients: PerTensor
+
+
+def _by_device(whole: Arguments, rounding: Rounding) -> Iterator[tuple[Arguments, Rounding]]:
+    """Yield a part for each device that has parameters."""
+    positions: dict[torch.device, list[int]] = {}
+    for i, param in enumerate(whole.params):
+        positions.setdefault(param.device, []).append(i)
+    if len(positions) == 1:
+        yield whole, rounding
+        return
+    *columns, c = whole
+    for own in positions.values():
+        lists = [[column[i] for i in own] if column else [] for column in columns]
+        own_c = [c[i] for i in own] if isinstance(c, list) else Coefficients(*(field[own] for field in c))
+        indices, first_rows = [rounding.indices[i] for i in own], [rounding.first_rows[i] for i in own]
+        yield Arguments._make([*lists, own_c]), rounding._replace(indices=indices, first_rows=first_rows)
+
+
+def _split(whole: Arguments, rounding: Rounding) -> Iterator[tuple[Arguments, Rounding]]:
+    """Yield parts that have about DECODED_ELEMENTS each: several tensors, or some rows of a large one."""
+    c = whole.coefficients
+    for own, rows in _ranges([param.shape for param in whole.params]):
+
+        def cut(tensors: list[Tensor], own: slice = own, rows: slice = rows) -> list[Tensor]:
+            return [tensor[rows] for tensor in tensors[own]]
+
+        part = Arguments(
+            cut(whole.params),
+            cut(whole.grads),
+            cut(whole.exp_avgs),
+            cut(whole.exp_avg_slows),
+            cut(whole.exp_avg_sqs),
+            cut(whole.exp_avg_scales),
+            cut(whole.exp_avg_slow_scales),
+            cut(whole.exp_avg_sq_scales),
+            whole.skipped[own],
+            c[own] if isinstance(c, list) else Coefficients(*(field[own] for field in c)),
+        )
+        first_rows = [first + rows.start for first in rounding.first_rows[own]]
+        yield part, rounding._replace(indices=rounding.indices[own], first_rows=first_rows)
+
+
+def _ranges(shapes: list[torch.Size]) -> Iterator[tuple[slice, slice]]:
+    """Yield ranges of tensors and the range of rows to take of each."""
+    first, elements = 0, 0
+    for i, shape in enumerate(shapes):
+        if elements + shape.numel() > DECODED_ELEMENTS and first < i:
+            yield slice(first, i), slice(0, None)
+            first, elements = i, 0
+        elements += shape.numel()
+        if elements > DECODED_ELEMENTS:  # this one alone
+            rows = max(1, DECODED_ELEMENTS * shape[0] // elements)
+            for start in range(0, shape[0], rows):
+                yield slice(i, i + 1), slice(start, start + rows)
+            first, elements = i + 1, 0
+    if first < len(shapes):
+        yield slice(first, len(shapes)), slice(0, None)
 
 
 def fastest(params: list[Tensor], *, differentiable: bool) -> tuple[bool, bool]:
     """Choose (fused, foreach) for parameters whose owner stated neither."""
     plain = not differentiable and all(type(p) in PLAIN_TYPES for p in params)
-    if plain and all(step_fused.unsupported(p) is None for p in params):
+    # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
+    if plain and all(p.is_cpu and step_fused.unsupported(p) is None for p in params):
         return True, False
     # torch has no multi-tensor kernels for a CPU, but there the body works in the cache, which is what makes it fast.
     foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import Coefficients, PerTensor, one_per_tensor
-from ademamix.pytorch.rounding import Rounding, write
+from ademamix.pytorch.rounding import Rounding
 
 # On a CPU, elements that go through all operations together: few enough that they stay in the cache meanwhile.
 CACHED_ELEMENTS = 1 << 18
@@ -21,6 +22,9 @@ def update(
     exp_avgs: list[Tensor],
     exp_avg_slows: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    exp_avg_scales: list[Tensor],
+    exp_avg_slow_scales: list[Tensor],
+    exp_avg_sq_scales: list[Tensor],
     skipped: list[Tensor],
     coefficients: PerTensor,
     *,
@@ -29,11 +33,14 @@ def update(
     grad_scale: Tensor | None,
 ) -> None:
     """Update each parameter and its moments in place; see `ademamix_step`."""
+    moments = [column for column in (exp_avgs, exp_avg_slows, exp_avg_sqs) if column]
+    scales = [column for column in (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales) if column]
     for positions, c in _buckets(params, grads, exp_avg_slows, coefficients):
-        own_params, own_grads, slows, squares = (
-            [tensors[i] for i in positions] for tensors in (params, grads, exp_avg_slows, exp_avg_sqs)
-        )
-        fasts = [exp_avgs[i] for i in positions] if exp_avgs else []
+        stored = [[column[i] for column in moments] for i in positions]
+        own_scales = [[column[i] for column in scales] for i in positions]
+        values = [storage.read(*row) for row in zip(stored, own_scales, strict=True)]
+        *fasts, slows, squares = (list(column) for column in zip(*values, strict=True))
+        own_params, own_grads = [params[i] for i in positions], [grads[i] for i in positions]
         dtype = slows[0].dtype
         if own_grads[0].dtype != dtype:
             own_grads = [grad.to(dtype) for grad in own_grads]
@@ -42,22 +49,25 @@ def update(
         if maximize:
             own_grads = list(torch._foreach_neg(own_grads))
 
-        if own_params[0].dtype == dtype and not skipped:
-            if slows[0].is_cpu and not torch.compiler.is_compiling():
-                for part in _cached(own_params, own_grads, fasts, slows, squares):
-                    _descend_(c, [], *part)
-            else:
-                _descend_(c, [], own_params, own_grads, fasts, slows, squares)
-            continue
-
         finite = [grad.isfinite() for grad in own_grads] if skipped else []
-        values = [param.to(dtype, copy=True) for param in own_params]
-        _descend_(c, finite, values, own_grads, fasts, slows, squares)
+        in_place = own_params[0].dtype == dtype and not skipped
+        targets = own_params if in_place else [param.to(dtype, copy=True) for param in own_params]
+        lists = (targets, own_grads, fasts[0] if fasts else [], slows, squares)
+        if in_place and slows[0].is_cpu and not torch.compiler.is_compiling():
+            for part in _cached(*lists):
+                _descend_(c, [], *part)
+        else:
+            _descend_(c, finite, *lists)
+
         for k, i in enumerate(positions):
+            step = c.step[k] if isinstance(c.step, list) else c.step
             if finite:
-                values[k] = torch.where(finite[k], values[k], params[i].to(dtype))
+                targets[k] = torch.where(finite[k], targets[k], params[i].to(dtype))
                 skipped[i].add_((~finite[k]).sum())
-            write(params[i], values[k], rounding, i, c.step[k] if isinstance(c.step, list) else c.step)
+            if not in_place:
+                rounding.write(params[i], targets[k], i, step)
+            if slows[k] is not exp_avg_slows[i]:
+                storage.write(stored[k], own_scales[k], values[k], rounding.moment_words(params[i], i, step))
 
 
 def _descend_(
@@ -124,7 +134,7 @@ def _buckets(
 ) -> list[tuple[list[int], Coefficients]]:
     """Positions of the tensors that go together, with coefficients of floats, or of lists of 0-dim tensors."""
     shared = isinstance(coefficients, list)
-    each = one_per_tensor(coefficients, slows)
+    each = one_per_tensor(coefficients, [storage.arithmetic_dtype(slow) for slow in slows])
     positions: dict[Any, list[int]] = {}
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
         key = (param.device, param.dtype, grad.dtype, each[i] if shared else None)

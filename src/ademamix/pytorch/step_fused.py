@@ -1,14 +1,17 @@
-"""The fused body: one call into the C++ core for all tensors of a group, whatever their dtypes."""
+"""The fused body: on a CPU one call into the C++ core for all tensors of a group, on CUDA a Triton kernel."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ademamix.pytorch import step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients, PerTensor
 from ademamix.pytorch.core import core, missing_core
+from ademamix.pytorch.memory_order import copy_back, in_one_order
 from ademamix.pytorch.rounding import Rounding
 
 DTYPE_CODES = {
@@ -17,15 +20,28 @@ DTYPE_CODES = {
     torch.bfloat16: 2,
     torch.float16: 3,
 }  # `Dtype` in csrc/step.h
+STORAGE_CODES = {torch.bfloat16: 1, torch.int16: 2}  # `Storage` in csrc/step.h, by the dtype of m2; all others are 0
 COMPLEX = (torch.complex64, torch.complex128)
+
+
+# Triton is looked for here, and imported where it is used: not everyone waits for it.
+has_triton = importlib.util.find_spec("triton") is not None
+
+
+def runs_on_triton(param: Tensor) -> bool:
+    """Tell whether the Triton kernel is the one for `param`: it is on NVIDIA's GPUs, ROCm has not been looked at."""
+    return param.is_cuda and torch.version.hip is None
 
 
 def unsupported(param: Tensor) -> str | None:
     """Say why the fused body cannot update `param`, or return None if it can."""
-    if core is None:
-        return missing_core
-    if not param.is_cpu:
+    if runs_on_triton(param):
+        if not has_triton:
+            return "on CUDA it takes Triton, which is not there: `pip install triton`, or leave `fused` out"
+    elif not param.is_cpu:
         return f"there is no fused kernel for device {param.device.type!r}; leave `fused` out or use foreach=True"
+    elif core is None:
+        return missing_core
     if param.dtype not in DTYPE_CODES and param.dtype not in COMPLEX:
         return f"there is no fused kernel for {param.dtype}; leave `fused` out"
     return None
@@ -37,6 +53,9 @@ def update(
     exp_avgs: list[Tensor],
     exp_avg_slows: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    exp_avg_scales: list[Tensor],
+    exp_avg_slow_scales: list[Tensor],
+    exp_avg_sq_scales: list[Tensor],
     skipped: list[Tensor],
     coefficients: PerTensor,
     *,
@@ -46,18 +65,24 @@ def update(
 ) -> None:
     """Update each parameter and its moments in place; see `ademamix_step`."""
     sign = -1.0 if maximize else 1.0
-    tensors = (params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs, skipped)
-    if isinstance(coefficients, list):
+    moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
+    rest = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales, skipped)
+    if runs_on_triton(params[0]) and not torch.compiler.is_compiling():
+        step_triton.update(
+            params, grads, *moments, *rest, coefficients, rounding=rounding, maximize=maximize, grad_scale=grad_scale
+        )
+    elif isinstance(coefficients, list):
         factor = sign if grad_scale is None else sign / grad_scale.item()
-        _call_core(*tensors, coefficients, factor, rounding)
+        _call_core(params, grads, *moments, *rest, coefficients, factor, rounding)
     else:
         if grad_scale is not None:
-            unscaled = [grad.to(slow.dtype) / grad_scale for grad, slow in zip(grads, exp_avg_slows, strict=True)]
-            tensors = (params, unscaled, *tensors[2:])
-        seed, indices = rounding
-        torch.ops.ademamix.step_(*tensors, torch.stack(coefficients, dim=1), sign, seed, indices)
+            grads = [
+                grad.to(storage.arithmetic_dtype(slow)) / grad_scale
+                for grad, slow in zip(grads, exp_avg_slows, strict=True)
+            ]
+        torch.ops.ademamix.step_(params, grads, *moments, *rest, torch.stack(coefficients, dim=1), sign, *rounding)
     if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(params)  # the core writes behind autograd's back
+        torch.autograd.graph.increment_version(params)  # kernels write behind autograd's back
 
 
 def _call_core(
@@ -66,6 +91,9 @@ def _call_core(
     fasts: list[Tensor],
     slows: list[Tensor],
     squares: list[Tensor],
+    fast_scales: list[Tensor],
+    slow_scales: list[Tensor],
+    square_scales: list[Tensor],
     skipped: list[Tensor],
     coefficients: list[Coefficients],
     factor: float,
@@ -73,7 +101,7 @@ def _call_core(
 ) -> None:
     assert core is not None
     columns = [params, grads, slows, squares, *([fasts] if fasts else [])]
-    arranged = [_in_one_order(*row, stochastic=rounding.seed is not None) for row in zip(*columns, strict=True)]
+    arranged = [in_one_order(*row, row_major=rounding.stochastic_params) for row in zip(*columns, strict=True)]
     params_, grads_, slows_, squares_, *fasts_ = map(list, zip(*arranged, strict=True))
     rows = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
     core.step(
@@ -82,74 +110,67 @@ def _call_core(
         [x.data_ptr() for tensors in fasts_ for x in tensors],
         [x.data_ptr() for x in slows_],
         [x.data_ptr() for x in squares_],
+        [x.data_ptr() for x in fast_scales],
+        [x.data_ptr() for x in slow_scales],
+        [x.data_ptr() for x in square_scales],
         [x.data_ptr() for x in skipped],
         [x.numel() for x in params],
+        [x.numel() // max(1, x.shape[0]) if x.dim() else 1 for x in params],
         rounding.indices,
         [DTYPE_CODES[x.dtype] for x in params],
         [DTYPE_CODES[x.dtype] for x in grads],
+        [STORAGE_CODES.get(x.dtype, 0) for x in slows],
         list(rows),
         [rows[c] for c in coefficients],
         factor,
-        rounding.seed is not None,
-        rounding.seed or 0,
+        rounding.stochastic_params,
+        rounding.seed,
         torch.get_num_threads(),
     )
     for originals, copies in zip((params, slows, squares, fasts), (params_, slows_, squares_, *fasts_), strict=False):
-        for original, copy in zip(originals, copies, strict=True):
-            if copy is not original:
-                original.copy_(copy)
-
-
-def _in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, stochastic: bool) -> tuple[Tensor, ...]:
-    """Return the tensors of a parameter, or copies, that have their elements in one order of memory, without gaps.
-
-    The order is that of the moments, but row-major if random words are to be drawn by the index of an element.
-    """
-    moment = moments[0]
-    if param.is_contiguous() and grad.is_contiguous() and moment.is_contiguous():
-        return (param, grad, *moments)
-    order = moment
-    if stochastic and param.dtype == torch.bfloat16:
-        order = torch.empty(moment.shape, device="meta")
-    return tuple(
-        x if x.stride() == order.stride() else torch.empty_strided(x.shape, order.stride(), dtype=x.dtype).copy_(x)
-        for x in (param, grad, *moments)
-    )
+        copy_back(originals, copies)
 
 
 # The same call as an operator that torch.compile can see. `coefficients` has a row for each tensor.
 _library = torch.library.Library("ademamix", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_slows, "
-    "Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] skipped, Tensor coefficients, float factor, int? seed, int[] indices) -> ()"
+    "Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] exp_avg_scales, Tensor(f!)[] exp_avg_slow_scales, "
+    "Tensor(g!)[] exp_avg_sq_scales, Tensor(h!)[] skipped, Tensor coefficients, float factor, "
+    "int seed, int[] indices, int[] first_rows, bool stochastic_params) -> ()"
 )
 
 
 @torch.library.impl(_library, "step_", "CPU")
-def _step_on_cpu(
+@torch.library.impl(_library, "step_", "CUDA")
+def _step_eagerly(
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
     exp_avg_slows: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    exp_avg_scales: list[Tensor],
+    exp_avg_slow_scales: list[Tensor],
+    exp_avg_sq_scales: list[Tensor],
     skipped: list[Tensor],
     coefficients: Tensor,
     factor: float,
-    seed: int | None,
+    seed: int,
     indices: list[int],
+    first_rows: list[int],
+    stochastic_params: bool,
 ) -> None:
-    rows = [Coefficients(*row) for row in coefficients.tolist()]
-    _call_core(
-        params,
-        grads,
-        exp_avgs,
-        exp_avg_slows,
-        exp_avg_sqs,
-        skipped,
-        rows,
-        factor,
-        Rounding(seed, list(indices)),
-    )
+    moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
+    scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
+    rounding = Rounding(seed, list(indices), list(first_rows), stochastic_params)
+    if runs_on_triton(params[0]):
+        vectors = Coefficients(*coefficients.unbind(1))
+        step_triton.update(
+            params, grads, *moments, *scales, skipped, vectors, rounding=rounding, maximize=factor < 0, grad_scale=None
+        )
+    else:
+        rows = [Coefficients(*row) for row in coefficients.tolist()]
+        _call_core(params, grads, *moments, *scales, skipped, rows, factor, rounding)
 
 
 @torch.library.register_fake("ademamix::step_", lib=_library)  # type: ignore[untyped-decorator]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import PerTensor, one_per_tensor
-from ademamix.pytorch.rounding import Rounding, write
+from ademamix.pytorch.rounding import Rounding
 
 
 def update(
@@ -15,6 +16,9 @@ def update(
     exp_avgs: list[Tensor],
     exp_avg_slows: list[Tensor],
     exp_avg_sqs: list[Tensor],
+    exp_avg_scales: list[Tensor],
+    exp_avg_slow_scales: list[Tensor],
+    exp_avg_sq_scales: list[Tensor],
     skipped: list[Tensor],
     coefficients: PerTensor,
     *,
@@ -23,9 +27,13 @@ def update(
     grad_scale: Tensor | None,
 ) -> None:
     """Update each parameter and its moments in place; see `ademamix_step`."""
-    for i, c in enumerate(one_per_tensor(coefficients, exp_avg_slows)):
-        param, slow, square = params[i], exp_avg_slows[i], exp_avg_sqs[i]
-        grad = grads[i].to(slow.dtype)
+    moments = [column for column in (exp_avgs, exp_avg_slows, exp_avg_sqs) if column]
+    all_scales = [column for column in (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales) if column]
+    dtypes = [storage.arithmetic_dtype(slow) for slow in exp_avg_slows]
+    for i, c in enumerate(one_per_tensor(coefficients, dtypes)):
+        param, dtype = params[i], dtypes[i]
+        stored, scales = [column[i] for column in moments], [column[i] for column in all_scales]
+        grad = grads[i].to(dtype)
         if grad_scale is not None:
             grad = grad / grad_scale
         if maximize:
@@ -36,16 +44,21 @@ def update(
             finite = grad.isfinite()
             skipped[i].add_((~finite).sum())
             grad = torch.where(finite, grad, 0.0)
-            kept = finite.to(slow.dtype)  # an EMA that moves at rate 0 stays
+            kept = finite.to(dtype)  # an EMA that moves at rate 0 stays
 
-        fast = exp_avgs[i].lerp_(grad, kept * c.fast_rate) if exp_avgs else grad
+        values = storage.read(stored, scales)
+        *fasts, slow, square = values
+        fast = fasts[0].lerp_(grad, kept * c.fast_rate) if fasts else grad
         slow.lerp_(grad, kept * c.slow_rate)
         square.lerp_(grad * grad, kept * c.square_rate)
         direction = (fast + c.slow_gain * slow) / (square.sqrt() + c.eps)
-        before = param.to(slow.dtype)
+        if slow is not stored[-2]:
+            storage.write(stored, scales, values, rounding.moment_words(param, i, c.step))
+
+        before = param.to(dtype)
         if torch.is_grad_enabled():
             before = before.clone()  # the derivative with respect to lr needs the value that is overwritten
         after = before - (c.decay * before + c.step_size * direction)
         if skipped:
             after = torch.where(finite, after, before)
-        write(param, after, rounding, i, c.step)
+        rounding.write(param, after, i, c.step)

@@ -1,18 +1,35 @@
-"""What is stored for a parameter, and in which format."""
+"""What is stored for a parameter, and in which format: the only place that knows the formats.
+
+The paths read moments into the dtype that they are computed in, update them, and write them back:
+
+========  ==================  ===============  ==================  ==================
+storage   ``exp_avg_slow``    ``exp_avg``      ``exp_avg_sq``      bytes a parameter
+========  ==================  ===============  ==================  ==================
+fp32      fp32                fp32             fp32                12
+bf16      bf16                bf16             bf16                6
+compact   int16 codes         int8 codes       uint8 codes         4.02 with scales
+========  ==================  ===============  ==================  ==================
+
+The coded ones have a uint8 tensor ``<name>_scale`` beside them, see :mod:`ademamix.pytorch.block_codes`. bf16 and codes
+are rounded stochastically: a slow EMA moves by 1e-4 of a gradient a step, which rounding to nearest loses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ademamix.pytorch import block_codes
+from ademamix.pytorch.rounding import second_words, to_bf16
+
 MOMENTS = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
+SCALES = tuple(f"{moment}_scale" for moment in MOMENTS)
 CLOCKS = ("step", "slow_step")
 
-# The moments of a low-precision parameter are fp32: a slow EMA moves by 1e-4 of a gradient a step, less than bf16 or
-# fp16 can resolve.
+# The dtypes that parameters are computed in, and that their moments have unless they are reduced.
 MOMENT_DTYPES = {
     torch.float32: torch.float32,
     torch.bfloat16: torch.float32,
@@ -21,6 +38,102 @@ MOMENT_DTYPES = {
     torch.complex64: torch.complex64,
     torch.complex128: torch.complex128,
 }
+REDUCED_DTYPES = {
+    "bf16": dict.fromkeys(MOMENTS, torch.bfloat16),
+    "compact": {
+        "exp_avg": block_codes.FAST.dtype,
+        "exp_avg_slow": block_codes.SLOW.dtype,
+        "exp_avg_sq": block_codes.SQUARE.dtype,
+    },
+}
+# What is smaller than this has no memory to save, and is where precision matters most: biases, norms, small heads.
+LEAST_ROW, LEAST_SIZE = 64, 4096
+
+
+def reduces(param: Tensor, group: Mapping[str, Any]) -> bool:
+    """Tell whether the moments of `param` are to be stored in fewer bits than they are computed in."""
+    return (
+        group["state_storage"] != "fp32"
+        and MOMENT_DTYPES.get(param.dtype) == torch.float32
+        and param.dim() > 1
+        and param.numel() >= max(LEAST_SIZE, LEAST_ROW * param.shape[0])
+    )
+
+
+def dtype_of(moment: str, param: Tensor, group: Mapping[str, Any]) -> torch.dtype | None:
+    """Return the dtype that `moment` is stored in; None if AdEMAMix cannot train `param`."""
+    if reduces(param, group):
+        return REDUCED_DTYPES[group["state_storage"]][moment]
+    return MOMENT_DTYPES.get(param.dtype)
+
+
+def is_reduced(stored: Tensor) -> bool:
+    """Tell whether a stored moment has to be read and written, and cannot be computed with as it is."""
+    return stored.dtype == torch.bfloat16 or stored.dtype in block_codes.BY_DTYPE
+
+
+def arithmetic_dtype(stored: Tensor) -> torch.dtype:
+    """Return the dtype that a real stored moment is computed in."""
+    return torch.float64 if stored.dtype == torch.float64 else torch.float32
+
+
+def values_of(state: Mapping[str, Any], moment: str) -> Tensor:
+    """Return the values of a moment in the state of a parameter, to compute with."""
+    return _read_moment(state[moment], state.get(f"{moment}_scale"))
+
+
+def read(stored: Sequence[Tensor], scales: Sequence[Tensor]) -> list[Tensor]:
+    """Return the values of stored moments to compute with: the tensors themselves if that is possible."""
+    return [_read_moment(tensor, scales[i] if scales else None) for i, tensor in enumerate(stored)]
+
+
+def write(stored: Sequence[Tensor], scales: Sequence[Tensor], values: Sequence[Tensor], words: Tensor) -> None:
+    """Write the values of a parameter's moments (m1 if there is one, m2, nu) back into what is stored, in place.
+
+    `words` has 32 random bits for each element, as (rows, row size).
+    """
+    for i, moment in enumerate(MOMENTS[-len(stored) :]):
+        _write_moment(moment, stored[i], scales[i] if scales else None, values[i], words)
+
+
+def _read_moment(stored: Tensor, scale: Tensor | None) -> Tensor:
+    if scale is not None:
+        return block_codes.decode(stored, scale)
+    return stored.to(torch.float32) if stored.dtype == torch.bfloat16 else stored
+
+
+def _write_moment(moment: str, stored: Tensor, scale: Tensor | None, values: Tensor, words: Tensor | None) -> None:
+    """Write `values`, rounded by random `words`, or to nearest if there are none."""
+    if scale is not None:
+        random = None if words is None else _random_of_code(moment, words)
+        codes, new_scale = block_codes.encode(values, block_codes.BY_DTYPE[stored.dtype], random)
+        stored.copy_(codes)
+        scale.copy_(new_scale)
+    elif stored.dtype == torch.bfloat16 and words is not None:
+        stored.copy_(to_bf16(values, _random_of_bf16(moment, words).view(values.shape)))
+    else:
+        stored.copy_(values)
+
+
+def _random_of_code(moment: str, words: Tensor) -> Tensor:
+    """Take the random bits of a moment from a word that serves all three of them."""
+    if moment == "exp_avg_slow":
+        bits = words >> 21
+    elif moment == "exp_avg":
+        bits = (words & 0x7FE00) | 0x100
+    else:
+        bits = ((words << 10) & 0x7FC00) | 0x200
+    return bits.to(torch.int32)
+
+
+def _random_of_bf16(moment: str, words: Tensor) -> Tensor:
+    if moment == "exp_avg_slow":
+        bits = words >> 16
+    elif moment == "exp_avg":
+        bits = words & 0xFFFF
+    else:
+        bits = second_words(words) >> 16
+    return bits
 
 
 def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
@@ -60,70 +173,96 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
         )
 
 
-def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, *, has_fast: bool, skips: bool) -> bool:
+def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> bool:
     """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
     slow = state.get("exp_avg_slow")
-    dtype = param.dtype
     return (
         slow is not None
-        and grad.dtype == dtype
-        and slow.dtype == MOMENT_DTYPES.get(dtype)
+        and grad.dtype == param.dtype
+        and slow.dtype == dtype_of("exp_avg_slow", param, group)
         and slow.shape == param.shape
         and param.is_contiguous()
         and grad.layout == torch.strided
-        and (not has_fast or "exp_avg" in state)
-        and (not skips or "skipped" in state)
+        and (group["betas"][0] == 0 or "exp_avg" in state)
+        and (group["nonfinite"] != "skip" or "skipped" in state)
     )
 
 
 def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
-    """Put into `state` what is not there yet, and adapt moments whose parameter was converted to another dtype."""
-    for moment in MOMENTS:
-        if moment in state:
-            state[moment] = adopt(moment, state[moment], param, group)
-    complete(state, param, group)
+    """Put into `state` what is not there yet, and adapt moments whose parameter or storage has changed."""
+    adopted = adopt(state, param, group)
+    state.clear()
+    state.update(adopted)
 
 
 @torch.inference_mode(False)  # tensors made in inference mode could never be updated outside of it
-def complete(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
-    """Put into `state` what is not there yet: clocks at zero, empty moments."""
+def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring the state of `param` from elsewhere (a checkpoint, another optimizer) into the form that it has here.
+
+    What is missing is added: clocks at zero, empty moments. Tensors that have the form already are taken as they are.
+    """
     clock_device = param.device if group["capturable"] else "cpu"
-    for clock in CLOCKS:
-        if clock not in state:
-            state[clock] = torch.zeros((), dtype=torch.float32, device=clock_device)
-    for moment in MOMENTS:
-        if moment not in state and not (moment == "exp_avg" and group["betas"][0] == 0):
-            state[moment] = empty_moment(param)
+    state: dict[str, Any] = {
+        clock: torch.as_tensor(entries.get(clock, 0.0), dtype=torch.float32).to(clock_device) for clock in CLOCKS
+    }
+    for moment, scale in zip(MOMENTS, SCALES, strict=True):
+        if moment in entries:
+            state.update(_adopt_moment(moment, entries[moment], entries.get(scale), param, group))
+        elif moment != "exp_avg" or group["betas"][0] > 0:
+            state.update(empty_moment(moment, param, group))
+    for key, value in entries.items():
+        if key not in (*CLOCKS, *MOMENTS, *SCALES):
+            state[key] = value.to(param.device) if isinstance(value, Tensor) else value
     if group["nonfinite"] == "skip" and "skipped" not in state:
         state["skipped"] = torch.zeros((), dtype=torch.int64, device=param.device)
+    return state
 
 
-def empty_moment(param: Tensor) -> Tensor:
-    """Return zeros of the parameter's shape and memory layout, without gaps, in the dtype of its moments."""
-    return torch.zeros_like(param, dtype=MOMENT_DTYPES[param.dtype], memory_format=torch.preserve_format)
+def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the entries of a moment of zeros, without gaps in memory.
 
-
-def adopt(key: str, value: Any, param: Tensor, group: Mapping[str, Any]) -> Any:
-    """Bring a value from elsewhere (a checkpoint, another optimizer) into the form that the state of `param` has.
-
-    Returns `value` itself if it has that form already.
+    A plain one has the memory layout of its parameter. Codes are row-major: their blocks lie inside of the rows.
     """
-    if key in CLOCKS:
-        clock = torch.as_tensor(value, dtype=torch.float32)
-        return clock.to(param.device if group["capturable"] else "cpu")
-    if key not in MOMENTS or not isinstance(value, Tensor):
-        return value.to(param.device) if isinstance(value, Tensor) else value
+    dtype = dtype_of(moment, param, group)
+    entries = {moment: torch.zeros_like(param, dtype=dtype, memory_format=_layout(param, group))}
+    if dtype in block_codes.BY_DTYPE:
+        shape = block_codes.scale_shape(param.shape)
+        entries[f"{moment}_scale"] = torch.zeros(shape, dtype=torch.uint8, device=param.device)
+    return entries
+
+
+def _adopt_moment(
+    moment: str, value: Tensor, scale: Tensor | None, param: Tensor, group: Mapping[str, Any]
+) -> dict[str, Tensor]:
     if value.shape != param.shape:
         raise ValueError(
-            f"the state's {key} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the state "
-            "belongs to another model, its parameters are in another order, or the parameter was resized. After a "
-            "resize, delete its entry from optimizer.state."
+            f"the state's {moment} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the "
+            "state belongs to another model, its parameters are in another order, or the parameter was resized. After "
+            "a resize, delete its entry from optimizer.state."
         )
-    if param.dtype not in MOMENT_DTYPES:
-        return value  # a step would raise, saying why
-    value = value.to(device=param.device, dtype=MOMENT_DTYPES[param.dtype])
-    layout = torch.empty_like(param, device="meta").stride()
-    return value if value.stride() == layout else empty_moment(param).copy_(value)
+    is_coded = value.dtype in block_codes.BY_DTYPE
+    if is_coded and (scale is None or scale.shape != block_codes.scale_shape(value.shape)):
+        raise ValueError(
+            f"the state's {moment} is coded as {value.dtype}, which needs {moment}_scale of shape "
+            f"{block_codes.scale_shape(value.shape)}, got {None if scale is None else tuple(scale.shape)}. The "
+            "checkpoint is damaged or was not written by AdEMAMix."
+        )
+    dtype = dtype_of(moment, param, group)
+    if dtype is None:
+        return {moment: value}  # a step would raise, saying why
+    value = value.to(param.device)
+    scale = scale.to(param.device) if is_coded and scale is not None else None
+    stride = torch.empty_like(param, device="meta", memory_format=_layout(param, group)).stride()
+    if value.dtype == dtype and value.stride() == stride:
+        return {moment: value} if scale is None else {moment: value, f"{moment}_scale": scale}
+    entries = empty_moment(moment, param, group)
+    values = _read_moment(value, scale).to(MOMENT_DTYPES[param.dtype])
+    _write_moment(moment, entries[moment], entries.get(f"{moment}_scale"), values, words=None)
+    return entries
+
+
+def _layout(param: Tensor, group: Mapping[str, Any]) -> torch.memory_format:
+    return torch.contiguous_format if reduces(param, group) else torch.preserve_format
 
 
 def _overlaps(tensor: Tensor) -> bool:

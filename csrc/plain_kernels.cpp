@@ -100,7 +100,7 @@ Kernel with_gradient(Dtype gradient, bool fast, bool skip) {
 
 }  // namespace
 
-Kernel kernel_for(const Tensor& tensor, const Options& options) {
+Kernel plain_kernel(const Tensor& tensor, const Options& options) {
   const bool fast = tensor.fast != nullptr;
   const bool skip = tensor.skipped != nullptr;
   const Dtype gradient = tensor.gradient_dtype;

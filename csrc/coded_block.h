@@ -1,0 +1,76 @@
+// What the coded storages of the moments have in common: blocks, their moments in fp32, and their random words.
+#pragma once
+
+#include "number_formats.h"
+#include "step.h"
+#include ADEMAMIX_SIMD_HEADER
+
+namespace ademamix {
+namespace ADEMAMIX_ISA {
+
+// Compilers differ in what they inline. Calls between the passes over a block would cost as much as several vectors.
+#define ADEMAMIX_INLINE inline __attribute__((always_inline))
+#define ADEMAMIX_NOINLINE __attribute__((noinline))
+
+// Codes are written four vectors at a time, see `narrow`.
+constexpr int kGroupSize = 4 * kLanes;
+
+struct Moments {
+  alignas(64) float fast[kBlockSize];
+  alignas(64) float slow[kBlockSize];
+  alignas(64) float square[kBlockSize];
+};
+
+struct Scales {
+  uint8_t* fast;
+  uint8_t* slow;
+  uint8_t* square;
+};
+
+template <class Fast, class Slow, class Square>
+struct CodesOf {
+  Fast* fast;
+  Slow* slow;
+  Square* square;
+};
+
+struct LaneWords {
+  alignas(64) uint32_t words[kBlockSize];
+
+  constexpr LaneWords() : words() {
+    for (uint32_t i = 0; i < kBlockSize; ++i) words[i] = i * 0x9e3779b9u;
+  }
+};
+constexpr LaneWords kLaneWords;
+
+// The random words of the elements from `i` on in the block with this key. The steps are the first of `mix`.
+inline Words random_words(Words block_key, int i) {
+  Words x = block_key + load(kLaneWords.words + i);
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  return x ^ (x >> 15);
+}
+
+// Random words that are independent of those.
+inline Words more_random_words(Words random) {
+  const Words x = random * 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+// The random words of a group of vectors.
+struct GroupWords {
+  Words of[4];
+
+  GroupWords(Words block_key, int i)
+      : of{random_words(block_key, i), random_words(block_key, i + kLanes), random_words(block_key, i + 2 * kLanes),
+           random_words(block_key, i + 3 * kLanes)} {}
+};
+
+// Writes the codes of a group: encode(moments, random words) of each of its vectors.
+template <class Code, class Encode>
+inline void write_group(Code* to, const float* from, const GroupWords& random, const Encode& encode) {
+  narrow(to, encode(load(from), random.of[0]), encode(load(from + kLanes), random.of[1]),
+         encode(load(from + 2 * kLanes), random.of[2]), encode(load(from + 3 * kLanes), random.of[3]));
+}
+
+}  // namespace ADEMAMIX_ISA
+}  // namespace ademamix

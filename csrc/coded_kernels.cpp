@@ -1,0 +1,189 @@
+#include <cstring>
+
+#include "bf16_storage.h"
+#include "coded_update.h"
+#include "compact_storage.h"
+#include "kernels.h"
+#include "staging.h"
+
+namespace ademamix {
+namespace ADEMAMIX_ISA {
+namespace {
+
+// What the blocks of a run have in common.
+struct Context {
+  const Tensor& tensor;
+  VectorRates rate;
+  float gradient_factor;
+  bool stochastic_rounding;
+  RoundingStream element_words;
+  RoundingStream block_words;
+
+  explicit Context(const Run& run)
+      : tensor(*run.tensor),
+        rate(tensor.coefficients),
+        gradient_factor(static_cast<float>(run.options->gradient_factor)),
+        stochastic_rounding(run.options->stochastic_rounding),
+        element_words(run.options->rounding_seed, tensor.index, static_cast<int64_t>(tensor.coefficients.step)),
+        block_words(element_words) {
+    block_words.absorb(1);  // keeps them apart from the words that round parameters
+  }
+
+  bool in_place() const {
+    return tensor.parameter_dtype == Dtype::f32 && tensor.gradient_dtype == Dtype::f32 && gradient_factor == 1;
+  }
+};
+
+// The elements [first, first + count) of a tensor.
+struct Block {
+  int64_t index;
+  int64_t first;
+  int count;
+};
+
+// Goes from block to block, row by row.
+class Cursor {
+ public:
+  Cursor(int64_t row_size, int64_t index) : row_size_(row_size), index_(index) {
+    const int64_t blocks_per_row = (row_size + kBlockSize - 1) / kBlockSize;
+    column_ = index % blocks_per_row * kBlockSize;
+    first_ = index / blocks_per_row * row_size + column_;
+  }
+
+  Block next() {
+    const int64_t left = row_size_ - column_;
+    const Block block{index_, first_, static_cast<int>(left < kBlockSize ? left : kBlockSize)};
+    column_ = left <= kBlockSize ? 0 : column_ + kBlockSize;
+    first_ += block.count;
+    ++index_;
+    return block;
+  }
+
+ private:
+  int64_t row_size_;
+  int64_t index_;
+  int64_t column_;
+  int64_t first_;
+};
+
+template <class T>
+T* at(void* tensor, int64_t i) {
+  return tensor == nullptr ? nullptr : static_cast<T*>(tensor) + i;
+}
+
+template <class Storage>
+typename Storage::Codes codes_of(const Tensor& tensor, int64_t first) {
+  return {at<typename Storage::FastCode>(tensor.fast, first), at<typename Storage::SlowCode>(tensor.slow, first),
+          at<typename Storage::SquareCode>(tensor.square, first)};
+}
+
+Scales scales_of(const Tensor& tensor, const Block& block) {
+  return {at<uint8_t>(tensor.fast_scale, block.index), at<uint8_t>(tensor.slow_scale, block.index),
+          at<uint8_t>(tensor.square_scale, block.index)};
+}
+
+template <class Storage, bool kFast>
+ADEMAMIX_NOINLINE void update_block_with_skips(const VectorRates& rate, const BlockView<Storage>& view, uint32_t key) {
+  update_block<Storage, kFast, true>(rate, view, key);
+}
+
+// Non-finite gradients are rare. Only blocks that have one are updated with an eye to them.
+template <class Storage, bool kFast>
+ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
+  const uint32_t key = context.block_words(static_cast<uint64_t>(block.index));
+  const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
+  if (skipped == 0) {
+    update_block<Storage, kFast, false>(context.rate, view, key);
+  } else {
+    update_block_with_skips<Storage, kFast>(context.rate, view, key);
+  }
+  return skipped;
+}
+
+// Asks for memory ahead of its use. What the processor does by itself ends with each page of each tensor.
+template <class T>
+inline void prefetch(const void* tensor, int64_t first) {
+  const char* from = reinterpret_cast<const char*>(static_cast<const T*>(tensor) + first);
+  for (size_t i = 0; i < kBlockSize * sizeof(T); i += 64) __builtin_prefetch(from + i);
+}
+
+template <class Storage, bool kFast>
+ADEMAMIX_INLINE int update_in_place(const Context& context, const Block& block) {
+  const Tensor& tensor = context.tensor;
+  const int64_t ahead = block.first + 4 * kBlockSize;
+  if (ahead + kBlockSize <= tensor.size) {
+    prefetch<float>(tensor.parameter, ahead);
+    prefetch<float>(tensor.gradient, ahead);
+    if constexpr (kFast) prefetch<typename Storage::FastCode>(tensor.fast, ahead);
+    prefetch<typename Storage::SlowCode>(tensor.slow, ahead);
+    prefetch<typename Storage::SquareCode>(tensor.square, ahead);
+  }
+  const BlockView<Storage> view{static_cast<float*>(tensor.parameter) + block.first,
+                                static_cast<const float*>(tensor.gradient) + block.first,
+                                codes_of<Storage>(tensor, block.first), scales_of(tensor, block), kBlockSize};
+  return update<Storage, kFast>(context, block, view);
+}
+
+// A block as fp32 and in whole groups, whatever it is in memory.
+template <class Storage>
+struct Copy {
+  alignas(64) float parameter[kBlockSize];
+  alignas(64) float gradient[kBlockSize];
+  alignas(64) typename Storage::FastCode fast[kBlockSize];
+  alignas(64) typename Storage::SlowCode slow[kBlockSize];
+  alignas(64) typename Storage::SquareCode square[kBlockSize];
+};
+
+template <class Storage, bool kFast>
+ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
+  const Tensor& tensor = context.tensor;
+  const int size = (block.count + kGroupSize - 1) / kGroupSize * kGroupSize;
+  const typename Storage::Codes codes = codes_of<Storage>(tensor, block.first);
+  Copy<Storage> copy;
+  read_block(copy.parameter, size, tensor.parameter, tensor.parameter_dtype, block.first, block.count);
+  read_block(copy.gradient, size, tensor.gradient, tensor.gradient_dtype, block.first, block.count);
+  for (int i = 0; i < block.count; ++i) copy.gradient[i] *= context.gradient_factor;
+  if constexpr (kFast) read_codes(copy.fast, size, codes.fast, block.count);
+  read_codes(copy.slow, size, codes.slow, block.count);
+  read_codes(copy.square, size, codes.square, block.count);
+
+  const BlockView<Storage> view{
+      copy.parameter, copy.gradient, {copy.fast, copy.slow, copy.square}, scales_of(tensor, block), size};
+  const int skipped = update<Storage, kFast>(context, block, view);
+
+  write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, copy.parameter,
+              context.stochastic_rounding ? &context.element_words : nullptr);
+  if constexpr (kFast) write_codes(codes.fast, copy.fast, block.count);
+  write_codes(codes.slow, copy.slow, block.count);
+  write_codes(codes.square, copy.square, block.count);
+  return skipped;
+}
+
+template <class Storage, bool kFast>
+int64_t update_run(const Run& run) {
+  const Context context(run);
+  const bool in_place = context.in_place();
+  Cursor cursor(context.tensor.row_size, run.first);
+  int64_t skipped = 0;
+  for (int64_t i = 0; i < run.size; ++i) {
+    const Block block = cursor.next();
+    skipped += in_place && block.count == kBlockSize ? update_in_place<Storage, kFast>(context, block)
+                                                     : update_copy<Storage, kFast>(context, block);
+  }
+  return skipped;
+}
+
+}  // namespace
+
+Kernel coded_kernel(const Tensor& tensor) {
+  const bool fast = tensor.fast != nullptr;
+  switch (tensor.storage) {
+    case Storage::plain: break;
+    case Storage::bf16: return fast ? update_run<BFloat16Storage, true> : update_run<BFloat16Storage, false>;
+    case Storage::compact: return fast ? update_run<CompactStorage, true> : update_run<CompactStorage, false>;
+  }
+  return nullptr;
+}
+
+}  // namespace ADEMAMIX_ISA
+}  // namespace ademamix

@@ -1,0 +1,94 @@
+// One step on a block whose moments are coded. The arithmetic is that of plain_kernels.cpp, in fp32.
+#pragma once
+
+#include "coded_block.h"
+
+namespace ademamix {
+namespace ADEMAMIX_ISA {
+
+struct VectorRates {
+  Floats fast, square, slow, slow_gain, step_size, eps, decay;
+
+  explicit VectorRates(const Coefficients& c)
+      : fast(all(static_cast<float>(c.fast_rate))),
+        square(all(static_cast<float>(c.square_rate))),
+        slow(all(static_cast<float>(c.slow_rate))),
+        slow_gain(all(static_cast<float>(c.slow_gain))),
+        step_size(all(static_cast<float>(c.step_size))),
+        eps(all(static_cast<float>(c.eps))),
+        decay(all(static_cast<float>(c.decay))) {}
+};
+
+// A block in memory, as whole groups of vectors.
+template <class Storage>
+struct BlockView {
+  float* parameter;
+  const float* gradient;  // times the gradient factor
+  typename Storage::Codes codes;
+  Scales scales;
+  int size;
+};
+
+// All ones where x is not finite.
+inline Words nonfinite(Floats x) { return 0u - (((bits_of(x) & 0x7fffffffu) + 0x00800000u) >> 31); }
+
+inline Floats choose(Words mask, Floats a, Floats b) {
+  return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
+}
+
+// Writes the new moments of a block to `moments`. With kSkip, those of elements without a finite gradient stay.
+template <class Storage, bool kFast, bool kSkip>
+ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, const BlockView<Storage>& block,
+                                                       Moments& moments) {
+  const typename Storage::template Decoder<kFast> old(block.codes, block.scales);
+  typename Storage::Watch watch;
+  for (int i = 0; i < block.size; i += kLanes) {
+    const Floats g = load(block.gradient + i);
+    const auto unless_kept = [g](Floats before, Floats after) {
+      return kSkip ? choose(nonfinite(g), before, after) : after;
+    };
+    Floats m1 = all(0.0f);
+    if constexpr (kFast) {
+      const Floats fast = old.fast(i);
+      m1 = unless_kept(fast, fast + rate.fast * (g - fast));
+      store(moments.fast + i, m1);
+    }
+    const Floats slow = old.slow(i);
+    const Floats m2 = unless_kept(slow, slow + rate.slow * (g - slow));
+    store(moments.slow + i, m2);
+    const Floats square = old.square(i);
+    const Floats nu = unless_kept(square, square + rate.square * (g * g - square));
+    store(moments.square + i, nu);
+    watch.see(m1, m2, nu);
+  }
+  return watch;
+}
+
+// Updates the vector of parameters that starts at i, from the new moments.
+template <class Storage, bool kFast, bool kSkip>
+ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block,
+                                       const Moments& moments, int i) {
+  const Floats m1 = load((kFast ? moments.fast : block.gradient) + i);
+  const Floats m2 = load(moments.slow + i);
+  const Floats nu = load(moments.square + i);
+  const Floats direction = (m1 + rate.slow_gain * m2) / (square_root(nu) + rate.eps);
+  const Floats before = load(block.parameter + i);
+  const Floats after = before - (rate.decay * before + rate.step_size * direction);
+  store(block.parameter + i, kSkip ? choose(nonfinite(load(block.gradient + i)), before, after) : after);
+}
+
+// Two passes, because a block's scales have to be known before its moments can be encoded. The parameters are left to
+// the second: divisions and square roots take long, and the encoding is work to do meanwhile.
+template <class Storage, bool kFast, bool kSkip>
+ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
+  Moments moments;
+  const typename Storage::Watch watch = update_moments<Storage, kFast, kSkip>(rate, block, moments);
+  const typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
+  for (int i = 0; i < block.size; i += kGroupSize) {
+    for (int k = 0; k < kGroupSize; k += kLanes) update_parameters<Storage, kFast, kSkip>(rate, block, moments, i + k);
+    encoder.write(block.codes, i);
+  }
+}
+
+}  // namespace ADEMAMIX_ISA
+}  // namespace ademamix

@@ -1,0 +1,76 @@
+// What the checks of the driver are made with: arrays of any format, and a count of what held.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "driver_formats.h"
+
+namespace driver {
+
+using namespace formats;
+
+inline int passed = 0;
+inline int failed = 0;
+
+inline void expect(bool holds, const std::string& what) {
+  ++(holds ? passed : failed);
+  if (!holds) std::printf("FAILED: %s\n", what.c_str());
+}
+
+inline bool agree(double x, double expected, double tolerance) {
+  if (std::isnan(expected)) return std::isnan(x);
+  return std::isinf(expected) ? x == expected : std::abs(x - expected) <= tolerance;
+}
+
+// Room for `lead` elements comes before the first, so that it lies on no boundary larger than an element.
+struct Array {
+  const Format* format;
+  size_t lead, size;
+  std::vector<unsigned char> bytes;
+
+  Array(const Format& f, size_t before, size_t count)
+      : format(&f), lead(before), size(count), bytes((before + count) * f.bytes) {}
+
+  void* data() { return bytes.data() + lead * format->bytes; }
+
+  template <class T>
+  T at(size_t i) const {
+    T value;
+    std::memcpy(&value, bytes.data() + (lead + i) * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <class T>
+  void put(size_t i, T value) {
+    std::memcpy(bytes.data() + (lead + i) * sizeof(T), &value, sizeof(T));
+  }
+
+  double operator[](size_t i) const {
+    if (format == &kF32) return at<float>(i);
+    if (format == &kF64) return at<double>(i);
+    return decode(*format, at<uint16_t>(i));
+  }
+  void set(size_t i, double x) {
+    if (format == &kF32) return put(i, static_cast<float>(x));
+    if (format == &kF64) return put(i, x);
+    put(i, static_cast<uint16_t>(encode(*format, x)));
+  }
+};
+
+// What a step of some tensors depends on, beside the tensors.
+struct Flags {
+  bool fast, skip, stochastic;
+};
+
+constexpr double kFactor = -1.0 / 3;
+constexpr uint64_t kSeed = 0x123456789abcdefu;
+
+inline std::string name_of(const Format& p, const Format& g, const Flags& flags) {
+  return std::string(p.name) + " by " + g.name + (flags.fast ? ", m1" : "") + (flags.skip ? ", skip" : "") +
+         (flags.stochastic ? ", stochastic" : "");
+}
+
+}  // namespace driver

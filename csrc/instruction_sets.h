@@ -1,0 +1,10 @@
+// Chooses between the builds of the kernels at run time.
+#pragma once
+
+#include "kernels.h"
+
+namespace ademamix {
+
+Kernel kernel_for(const Tensor& tensor, const Options& options);
+
+}  // namespace ademamix

@@ -1,0 +1,106 @@
+r"""Moments in 8 and 16 bits: blocks of values that share a power of two as their scale.
+
+A value :math:`x` of a block with scale :math:`s = 2^e`, the smallest one that is not exceeded, is stored as an
+*offset float*: the sum of its magnitude and a constant, with fewer bits of mantissa,
+
+.. math:: c = \lfloor \mathrm{bits}(|x|/s + 2^{-K}) - \mathrm{bits}(2^{-K}) \rceil_M, \qquad
+          x \approx \pm s\,(\mathrm{float}(c + \mathrm{bits}(2^{-K})) - 2^{-K})
+
+where bits() reads a float as an integer and M is the number of mantissa bits kept. Steps are relative to the value
+where it is large, and even below :math:`2^{-K}`, like those of a companding curve, but no root or logarithm has to be
+computed. With stochastic rounding the expectation of the decoded value is x, so an EMA that moves by less than a step
+still moves; rounding a decoded value again gives its own code, whatever the random word.
+
+csrc/block_codes.h is the twin of this file. benchmarks/encodings.py compares this code with others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 128
+# Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
+LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
+
+
+class BlockCode(NamedTuple):
+    """An offset float: its integer type, the bits of mantissa that it keeps, and K, the octaves it resolves."""
+
+    dtype: torch.dtype
+    mantissa_bits: int
+    octaves: int
+
+    @property
+    def shift(self) -> int:
+        """The mantissa bits of an fp32 number that are dropped."""
+        return 23 - self.mantissa_bits
+
+    @property
+    def base(self) -> int:
+        """The bits of the offset 2^-K."""
+        return (127 - self.octaves) << 23
+
+
+SLOW = BlockCode(torch.int16, mantissa_bits=12, octaves=7)
+FAST = BlockCode(torch.int8, mantissa_bits=4, octaves=7)
+SQUARE = BlockCode(torch.uint8, mantissa_bits=4, octaves=15)
+BY_DTYPE = {code.dtype: code for code in (SLOW, FAST, SQUARE)}
+
+
+def scale_shape(shape: torch.Size) -> tuple[int, int]:
+    """Return the shape of the scales: a row for each row of dimension 0, whose elements are cut into blocks."""
+    rows = shape[0]
+    return rows, -(-(shape.numel() // rows) // BLOCK)
+
+
+def decode(codes: Tensor, scale: Tensor) -> Tensor:
+    """Return the fp32 values of `codes`.
+
+    >>> codes, scale = encode(torch.tensor([[0.5, -0.25, 0.0]]), SLOW)
+    >>> decode(codes, scale)
+    tensor([[ 0.5000, -0.2500,  0.0000]])
+    """
+    code = BY_DTYPE[codes.dtype]
+    # int16's and int8's least values are not codes, so abs() does not overflow
+    wide = codes.to(torch.int32)
+    magnitude = ((wide.abs() << code.shift) + code.base).view(torch.float32) - 2.0**-code.octaves
+    values = torch.where(wide < 0, -magnitude, magnitude).view(codes.shape[0], -1)
+    return (values * per_element(_power_of_two(scale), values.shape[1])).view(codes.shape)
+
+
+def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the codes of fp32 `values` and the scales of their blocks.
+
+    `random` has an int32 below 2**shift for each element, as (rows, elements of a row); None rounds to nearest.
+    Non-finite values do not count for the scale of their block, and are stored as 0. A second moment that is not 0
+    never becomes 0: it is what updates are divided by.
+    """
+    flat = values.reshape(values.shape[0], -1)
+    row_size = flat.shape[1]
+    finite = torch.where(flat.isfinite(), flat, 0.0)
+    magnitude = finite.abs()
+    largest = F.pad(magnitude, (0, -row_size % BLOCK)).view(len(flat), -1, BLOCK).amax(-1)
+    exponent = ((largest.view(torch.int32) + 0x7FFFFF) >> 23).clamp(LEAST_EXPONENT, GREATEST_EXPONENT)
+    unit = (magnitude * per_element(_power_of_two(254 - exponent), row_size)).clamp(max=1.0)
+    noise: Tensor | int = 1 << (code.shift - 1) if random is None else random
+    codes = ((unit + 2.0**-code.octaves).view(torch.int32) - code.base + noise) >> code.shift
+    if code is SQUARE:
+        codes = torch.where((codes == 0) & (unit > 0), 1, codes)
+    else:
+        codes = torch.where(finite < 0, -codes, codes)
+    return codes.to(code.dtype).view(values.shape), exponent.to(torch.uint8)
+
+
+def per_element(per_block: Tensor, row_size: int) -> Tensor:
+    """Repeat what there is for each block, as (rows, blocks), for each of its elements, as (rows, row_size)."""
+    # By index: to repeat and cut off the end is compiled wrongly for CPUs (pytorch/pytorch issue 195582).
+    return per_block[:, torch.arange(row_size, device=per_block.device) // BLOCK]
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """Return the fp32 number of a biased exponent; 0 for 0."""
+    return (exponent.to(torch.int32) << 23).view(torch.float32)
