@@ -3,15 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TRITON_VENV := .venv-triton
+TRITON_BIN := $(TRITON_VENV)/bin
+TRITON_INSTALLED := $(TRITON_VENV)/.installed
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-triton lint bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix reproduce toy-rosenbrock
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# The kernels for CUDA, in Triton's interpreter: no GPU, and no C++ core. Triton has an environment of its own, for it
+# takes 0.7 GB that nothing else here needs.
+test-triton: $(TRITON_INSTALLED)
+	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton tests/test_triton.py $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -29,5 +37,12 @@ $(INSTALLED): $(BUILD_INPUTS)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(TRITON_INSTALLED): constraints.txt
+	$(PYTHON) -m venv $(TRITON_VENV)
+	$(TRITON_BIN)/pip install -q --upgrade pip
+	$(TRITON_BIN)/pip install -q $$(grep '^torch==' constraints.txt)
+	$(TRITON_BIN)/pip install -q -c constraints.txt triton numpy hypothesis pytest
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist out
+	rm -rf $(VENV) $(TRITON_VENV) build dist out

@@ -9,3 +9,14 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselect the tests of Triton kernels outside of Triton's interpreter: `make test-triton` runs them in it.
+
+    Not by `-m` in pyproject.toml, which any `-m` of the command line would override.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        deselected = [item for item in items if item.get_closest_marker("triton")]
+        items[:] = [item for item in items if item not in deselected]
+        config.hook.pytest_deselected(items=deselected)
