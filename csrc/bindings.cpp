@@ -31,6 +31,15 @@ ademamix::Storage storage_from(int code) {
   return static_cast<ademamix::Storage>(code);
 }
 
+// Python mistakes in the state of a coded tensor would be writes outside of it.
+void check_coded(const ademamix::Tensor& t) {
+  if (t.storage == ademamix::Storage::plain) return;
+  if (t.parameter_dtype == ademamix::Dtype::f64) throw std::invalid_argument("fp64 parameters have plain storage");
+  if (t.size > 0 && (t.row_size <= 0 || t.size % t.row_size != 0)) throw std::invalid_argument("rows do not fit");
+  const bool scaled = t.slow_scale != nullptr && t.square_scale != nullptr && (!t.fast || t.fast_scale != nullptr);
+  if (t.storage == ademamix::Storage::compact && t.size > 0 && !scaled) throw std::invalid_argument("no scales");
+}
+
 template <class T>
 T* pointer(const Addresses& addresses, size_t i) {
   return addresses.empty() ? nullptr : reinterpret_cast<T*>(addresses[i]);
@@ -51,27 +60,20 @@ void step(const Addresses& parameters, const Addresses& gradients, const Address
                       parameter_dtypes.size(), gradient_dtypes.size(), storages.size(), rows.size()}) {
     check(size, false);
   }
-  for (const Addresses* list : {&fasts, &fast_scales, &slow_scales, &square_scales, &skipped}) check(list->size(), true);
+  for (size_t size : {fasts.size(), fast_scales.size(), slow_scales.size(), square_scales.size(), skipped.size()}) {
+    check(size, true);
+  }
 
   std::vector<ademamix::Tensor> tensors;
   tensors.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    tensors.push_back({pointer<void>(parameters, i),
-                       pointer<void>(gradients, i),
-                       pointer<void>(fasts, i),
-                       pointer<void>(slows, i),
-                       pointer<void>(squares, i),
-                       pointer<uint8_t>(fast_scales, i),
-                       pointer<uint8_t>(slow_scales, i),
-                       pointer<uint8_t>(square_scales, i),
-                       pointer<int64_t>(skipped, i),
-                       sizes[i],
-                       row_sizes[i],
-                       indices[i],
-                       dtype_from(parameter_dtypes[i]),
-                       dtype_from(gradient_dtypes[i]),
-                       storage_from(storages[i]),
+    tensors.push_back({pointer<void>(parameters, i), pointer<void>(gradients, i), pointer<void>(fasts, i),
+                       pointer<void>(slows, i), pointer<void>(squares, i), pointer<uint8_t>(fast_scales, i),
+                       pointer<uint8_t>(slow_scales, i), pointer<uint8_t>(square_scales, i),
+                       pointer<int64_t>(skipped, i), sizes[i], row_sizes[i], indices[i],
+                       dtype_from(parameter_dtypes[i]), dtype_from(gradient_dtypes[i]), storage_from(storages[i]),
                        coefficients_from(coefficients.at(static_cast<size_t>(rows[i])))});
+    check_coded(tensors.back());
   }
   nb::gil_scoped_release released;
   ademamix::step(tensors, {gradient_factor, stochastic_rounding, rounding_seed, threads});

@@ -124,38 +124,46 @@ ADEMAMIX_INLINE int update_in_place(const Context& context, const Block& block) 
   return update<Storage, kFast>(context, block, view);
 }
 
-// A block as fp32 and in whole groups, whatever it is in memory.
-template <class Storage>
-struct Copy {
-  alignas(64) float parameter[kBlockSize];
-  alignas(64) float gradient[kBlockSize];
+// The codes of a block that does not fill its last group, with zeros after them.
+template <class Storage, bool kFast>
+struct CodesCopy {
   alignas(64) typename Storage::FastCode fast[kBlockSize];
   alignas(64) typename Storage::SlowCode slow[kBlockSize];
   alignas(64) typename Storage::SquareCode square[kBlockSize];
+
+  typename Storage::Codes read(const typename Storage::Codes& from, int count, int size) {
+    if constexpr (kFast) read_codes(fast, size, from.fast, count);
+    read_codes(slow, size, from.slow, count);
+    read_codes(square, size, from.square, count);
+    return {fast, slow, square};
+  }
+  void write(const typename Storage::Codes& to, int count) const {
+    if constexpr (kFast) write_codes(to.fast, fast, count);
+    write_codes(to.slow, slow, count);
+    write_codes(to.square, square, count);
+  }
 };
 
+// For all that is not fp32 and in whole groups as it is.
 template <class Storage, bool kFast>
 ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
   const int size = (block.count + kGroupSize - 1) / kGroupSize * kGroupSize;
+  alignas(64) float parameter[kBlockSize];
+  alignas(64) float gradient[kBlockSize];
+  CodesCopy<Storage, kFast> copy;
+  read_block(parameter, size, tensor.parameter, tensor.parameter_dtype, block.first, block.count);
+  read_block(gradient, size, tensor.gradient, tensor.gradient_dtype, block.first, block.count);
+  for (int i = 0; i < block.count; ++i) gradient[i] *= context.gradient_factor;
   const typename Storage::Codes codes = codes_of<Storage>(tensor, block.first);
-  Copy<Storage> copy;
-  read_block(copy.parameter, size, tensor.parameter, tensor.parameter_dtype, block.first, block.count);
-  read_block(copy.gradient, size, tensor.gradient, tensor.gradient_dtype, block.first, block.count);
-  for (int i = 0; i < block.count; ++i) copy.gradient[i] *= context.gradient_factor;
-  if constexpr (kFast) read_codes(copy.fast, size, codes.fast, block.count);
-  read_codes(copy.slow, size, codes.slow, block.count);
-  read_codes(copy.square, size, codes.square, block.count);
+  const BlockView<Storage> view{parameter, gradient, size == block.count ? codes : copy.read(codes, block.count, size),
+                                scales_of(tensor, block), size};
 
-  const BlockView<Storage> view{
-      copy.parameter, copy.gradient, {copy.fast, copy.slow, copy.square}, scales_of(tensor, block), size};
   const int skipped = update<Storage, kFast>(context, block, view);
 
-  write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, copy.parameter,
+  write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, parameter,
               context.stochastic_rounding ? &context.element_words : nullptr);
-  if constexpr (kFast) write_codes(codes.fast, copy.fast, block.count);
-  write_codes(codes.slow, copy.slow, block.count);
-  write_codes(codes.square, copy.square, block.count);
+  if (size != block.count) copy.write(codes, block.count);
   return skipped;
 }
 

@@ -66,8 +66,8 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
 
 // Updates the vector of parameters that starts at i, from the new moments.
 template <class Storage, bool kFast, bool kSkip>
-ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block,
-                                       const Moments& moments, int i) {
+ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
+                                       int i) {
   const Floats m1 = load((kFast ? moments.fast : block.gradient) + i);
   const Floats m2 = load(moments.slow + i);
   const Floats nu = load(moments.square + i);

@@ -8,7 +8,8 @@
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 
-// Codes with `kFraction` bits after the leading one, and the offset 2^-kDepth times the block's bound.
+// Codes with `kFraction` bits after the leading one, and the offset 2^-kDepth times the block's bound. The bound is a
+// power of two and part of the offset: nothing is multiplied by it.
 template <uint32_t kFraction, uint32_t kDepth>
 struct Grid {
   static constexpr uint32_t kShift = 23 - kFraction;
@@ -44,14 +45,16 @@ struct CompactStorage {
     Grid<4, 7> fast;
     Grid<12, 7> slow;
     Grid<4, 15> square;
+
+    Grids(uint32_t fast_scale, uint32_t slow_scale, uint32_t square_scale)
+        : fast(fast_scale), slow(slow_scale), square(square_scale) {}
   };
 
   template <bool kFast>
   class Decoder {
    public:
     Decoder(const Codes& codes, const Scales& scales)
-        : codes_(codes),
-          grids_{Grid<4, 7>(kFast ? *scales.fast : 0u), Grid<12, 7>(*scales.slow), Grid<4, 15>(*scales.square)} {}
+        : codes_(codes), grids_(kFast ? *scales.fast : 0u, *scales.slow, *scales.square) {}
 
     Floats fast(int i) const { return grids_.fast.decode_signed(widen(codes_.fast + i)); }
     Floats slow(int i) const { return grids_.slow.decode_signed(widen(codes_.slow + i)); }
@@ -79,7 +82,8 @@ struct CompactStorage {
   template <bool kFast>
   class Encoder {
    public:
-    ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size, const Scales& scales)
+    ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size,
+                            const Scales& scales)
         : moments_(&moments), block_key_(all(block_key)), grids_(choose_grids(watch, size, scales)) {}
 
     ADEMAMIX_INLINE void write(const Codes& codes, int i) const {
@@ -119,7 +123,7 @@ struct CompactStorage {
       if constexpr (kFast) *scales.fast = static_cast<uint8_t>(fast_scale);
       *scales.slow = static_cast<uint8_t>(slow_scale);
       *scales.square = static_cast<uint8_t>(square_scale);
-      return {Grid<4, 7>(fast_scale), Grid<12, 7>(slow_scale), Grid<4, 15>(square_scale)};
+      return {fast_scale, slow_scale, square_scale};
     }
 
     // The scale of the least power of two that is not below the value of these bits.

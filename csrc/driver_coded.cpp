@@ -18,22 +18,12 @@ void run(std::vector<CodedExample>& examples, const Flags& flags, double factor,
   std::vector<ademamix::Tensor> tensors;
   for (CodedExample& e : examples) {
     const bool scaled = e.storage == Storage::compact;
-    tensors.push_back({e.parameter.data(),
-                       e.gradient.data(),
-                       flags.fast ? e.fast.codes.data() : nullptr,
-                       e.slow.codes.data(),
-                       e.square.codes.data(),
-                       scaled && flags.fast ? e.fast.scales.data() : nullptr,
-                       scaled ? e.slow.scales.data() : nullptr,
-                       scaled ? e.square.scales.data() : nullptr,
-                       flags.skip ? &e.skipped : nullptr,
-                       static_cast<int64_t>(e.parameter.size),
-                       static_cast<int64_t>(e.row_size),
-                       e.index,
-                       e.parameter.format->dtype,
-                       e.gradient.format->dtype,
-                       e.storage,
-                       e.coefficients});
+    tensors.push_back({e.parameter.data(), e.gradient.data(), flags.fast ? e.fast.codes.data() : nullptr,
+                       e.slow.codes.data(), e.square.codes.data(),
+                       scaled && flags.fast ? e.fast.scales.data() : nullptr, scaled ? e.slow.scales.data() : nullptr,
+                       scaled ? e.square.scales.data() : nullptr, flags.skip ? &e.skipped : nullptr,
+                       static_cast<int64_t>(e.parameter.size), static_cast<int64_t>(e.row_size), e.index,
+                       e.parameter.format->dtype, e.gradient.format->dtype, e.storage, e.coefficients});
   }
   ademamix::use_instruction_set(instructions);
   ademamix::step(tensors, {factor, flags.stochastic, kSeed, threads});
@@ -44,7 +34,7 @@ void run(std::vector<CodedExample>& examples, const Flags& flags, double factor,
 struct Shape {
   size_t rows, row_size;
 };
-constexpr Shape kShapes[] = {{0, 5},  {1, 1},   {3, 7},    {5, 64},  {3, 100}, {2, 128},
+constexpr Shape kShapes[] = {{0, 5},   {1, 1},   {3, 7},    {5, 64},  {3, 100}, {2, 128},
                              {3, 129}, {2, 200}, {1, 1000}, {4, 384}, {40, 1}};
 constexpr Shape kLargeShapes[] = {{64, 1024}, {300, 100}};  // enough for several threads, and for several runs
 
@@ -204,8 +194,8 @@ void check_neighbours(Storage storage, bool skip, const char* instructions) {
       }
     }
     e.skipped = 0;
-    expect(good && e == expected[0], name_of(storage) + (skip ? ", skip" : "") + ": neighbours of " +
-                                         std::to_string(g) + ", " + instructions);
+    expect(good && e == expected[0],
+           name_of(storage) + (skip ? ", skip" : "") + ": neighbours of " + std::to_string(g) + ", " + instructions);
   }
 }
 

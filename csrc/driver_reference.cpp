@@ -98,10 +98,13 @@ struct Rates {
   float fast, square, slow, slow_gain, step_size, eps, decay;
 
   explicit Rates(const ademamix::Coefficients& c)
-      : fast(static_cast<float>(c.fast_rate)), square(static_cast<float>(c.square_rate)),
-        slow(static_cast<float>(c.slow_rate)), slow_gain(static_cast<float>(c.slow_gain)),
-        step_size(static_cast<float>(c.step_size)), eps(static_cast<float>(c.eps)), decay(static_cast<float>(c.decay)) {
-  }
+      : fast(static_cast<float>(c.fast_rate)),
+        square(static_cast<float>(c.square_rate)),
+        slow(static_cast<float>(c.slow_rate)),
+        slow_gain(static_cast<float>(c.slow_gain)),
+        step_size(static_cast<float>(c.step_size)),
+        eps(static_cast<float>(c.eps)),
+        decay(static_cast<float>(c.decay)) {}
 };
 
 void step_block(CodedExample& e, const Flags& flags, float factor, size_t first, size_t count, size_t block,

@@ -61,7 +61,9 @@ inline void narrow(T* to, Words a, Words b, Words c, Words d) {
   narrow_one(to + 3 * kLanes, d);
 }
 
-inline Floats square_root(Floats x) { return Floats{std::sqrt(x[0]), std::sqrt(x[1]), std::sqrt(x[2]), std::sqrt(x[3])}; }
+inline Floats square_root(Floats x) {
+  return Floats{std::sqrt(x[0]), std::sqrt(x[1]), std::sqrt(x[2]), std::sqrt(x[3])};
+}
 inline Words larger(Words a, Words b) { return a > b ? a : b; }
 inline Words smaller(Words a, Words b) { return a < b ? a : b; }
 

@@ -44,7 +44,7 @@ struct Tensor {
   int64_t* skipped;  // count of non-finite gradient elements passed over; null: they propagate
   int64_t size;
   int64_t row_size;  // elements for each index of the first dimension; of interest to coded storages alone
-  int64_t index;  // of the parameter in the optimizer, for the rounding key
+  int64_t index;     // of the parameter in the optimizer, for the rounding key
   Dtype parameter_dtype;
   Dtype gradient_dtype;
   Storage storage;
