@@ -114,12 +114,12 @@ class Arguments(NamedTuple):
 
 def _by_device(whole: Arguments, rounding: Rounding) -> Iterator[tuple[Arguments, Rounding]]:
     """Yield a part for each device that has parameters."""
+    if all(param.is_cpu for param in whole.params):
+        yield whole, rounding
+        return
     positions: dict[torch.device, list[int]] = {}
     for i, param in enumerate(whole.params):
         positions.setdefault(param.device, []).append(i)
-    if len(positions) == 1:
-        yield whole, rounding
-        return
     *columns, c = whole
     for own in positions.values():
         lists = [[column[i] for i in own] if column else [] for column in columns]

@@ -20,7 +20,8 @@ DTYPE_CODES = {
     torch.bfloat16: 2,
     torch.float16: 3,
 }  # `Dtype` in csrc/step.h
-STORAGE_CODES = {torch.bfloat16: 1, torch.int16: 2}  # `Storage` in csrc/step.h, by the dtype of m2; all others are 0
+PLAIN = 0
+STORAGE_CODES = {torch.bfloat16: 1, torch.int16: 2}  # by the dtype of m2; `Storage` in csrc/step.h
 COMPLEX = (torch.complex64, torch.complex128)
 
 
@@ -104,6 +105,7 @@ def _call_core(
     arranged = [in_one_order(*row, row_major=rounding.stochastic_params) for row in zip(*columns, strict=True)]
     params_, grads_, slows_, squares_, *fasts_ = map(list, zip(*arranged, strict=True))
     rows = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
+    sizes, reduced = [x.numel() for x in params], storage.is_reduced(slows[0])
     core.step(
         [x.data_ptr() for x in params_],
         [x.data_ptr() for x in grads_],
@@ -114,12 +116,12 @@ def _call_core(
         [x.data_ptr() for x in slow_scales],
         [x.data_ptr() for x in square_scales],
         [x.data_ptr() for x in skipped],
-        [x.numel() for x in params],
-        [x.numel() // max(1, x.shape[0]) if x.dim() else 1 for x in params],
+        sizes,
+        [x.numel() // x.shape[0] for x in params] if reduced else sizes,
         rounding.indices,
         [DTYPE_CODES[x.dtype] for x in params],
         [DTYPE_CODES[x.dtype] for x in grads],
-        [STORAGE_CODES.get(x.dtype, 0) for x in slows],
+        [STORAGE_CODES[x.dtype] for x in slows] if reduced else [PLAIN] * len(slows),
         list(rows),
         [rows[c] for c in coefficients],
         factor,

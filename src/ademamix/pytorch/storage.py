@@ -173,18 +173,30 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
         )
 
 
-def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> bool:
-    """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
+def is_ready(
+    state: Mapping[str, Any],
+    param: Tensor,
+    grad: Tensor,
+    *,
+    slow_dtype: torch.dtype | None,
+    has_fast: bool,
+    skips: bool,
+) -> bool:
+    """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm.
+
+    `slow_dtype` is the dtype of m2 if it is reduced.
+    """
     slow = state.get("exp_avg_slow")
+    dtype = param.dtype
     return (
         slow is not None
-        and grad.dtype == param.dtype
-        and slow.dtype == dtype_of("exp_avg_slow", param, group)
+        and grad.dtype == dtype
+        and slow.dtype == (slow_dtype or MOMENT_DTYPES.get(dtype))
         and slow.shape == param.shape
         and param.is_contiguous()
         and grad.layout == torch.strided
-        and (group["betas"][0] == 0 or "exp_avg" in state)
-        and (group["nonfinite"] != "skip" or "skipped" in state)
+        and (not has_fast or "exp_avg" in state)
+        and (not skips or "skipped" in state)
     )
 
 
