@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
+import torch
 from hypothesis import settings
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers have the cores; threads that wait for work would spin on them
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):

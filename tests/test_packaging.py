@@ -109,7 +109,7 @@ def test_the_wheel_needs_numpy_alone(wheel):
     message = email.message_from_bytes(metadata)
     always = [requirement for requirement in message.get_all("Requires-Dist") if "extra ==" not in requirement]
     assert [re.split(r"\W", requirement)[0] for requirement in always] == ["numpy"]
-    assert {"torch", "lab", "dev"} <= set(message.get_all("Provides-Extra"))
+    assert {"torch", "jax", "lab", "dev"} <= set(message.get_all("Provides-Extra"))
 
 
 @pytest.mark.slow
@@ -129,11 +129,14 @@ except ImportError as error:
     print(error)
 """
 
+IMPORT_OPTAX = IMPORT_OPTIMIZER.replace("from ademamix import AdEMAMix", "from ademamix.optax import ademamix")
+
 # Code, and what it prints among other things.
 CHECKS = {
     "import": ("import ademamix; print(ademamix.__version__)", ademamix.__version__),
     "recommend": ("from ademamix import recommend; print(recommend(32_000).betas)", "(0.9, 0.999, 0."),
     "optimizer": (IMPORT_OPTIMIZER, "pip install 'ademamix[torch]'"),
+    "optax": (IMPORT_OPTAX, "pip install 'ademamix[jax]'"),
 }
 
 

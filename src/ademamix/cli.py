@@ -38,6 +38,7 @@ scenarios:
   gpt2     the 148 parameters of GPT-2 124M; needs 10 GB of memory
   large    one tensor of 32M elements
   small    200 tensors of 1k elements, where overhead is what counts
+  optax    a jitted step of ours in JAX, to optax.adamw and optax.contrib.ademamix; 36M parameters
   import   `import ademamix`, which must load no framework
 
 All of it takes about an hour on two cores, ours and torch's alone ten minutes. Leave the machine alone meanwhile: a

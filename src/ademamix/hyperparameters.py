@@ -51,12 +51,7 @@ def given_names(settings: Mapping[str, Any]) -> list[str]:
 
 def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Check raw settings and fill in what they leave open. Raises ValueError naming the argument and the value."""
-    betas = _checked_betas(raw["betas"])
-    total_steps = _checked_steps("total_steps", raw["total_steps"], least=1)
-    beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
-    beta3_start = raw["beta3_start"]
-    if beta3_start is None:
-        beta3_start = betas[0]
+    algorithm = resolve_algorithm(raw)
     if raw["nonfinite"] not in NONFINITE:
         raise ValueError(f"nonfinite must be one of {NONFINITE}, got {raw['nonfinite']!r}")
     if raw["state_storage"] not in STATE_STORAGES:
@@ -64,7 +59,22 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
     _check_execution(raw)
     return {
         **raw,
-        "lr": _checked_lr(raw["lr"]),
+        **algorithm,
+        "lr": checked_lr(raw["lr"]),
+        "state_storage": str(raw["state_storage"]),
+        "rounding_seed": _checked_seed(raw["rounding_seed"]),
+    }
+
+
+def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, but for lr."""
+    betas = _checked_betas(raw["betas"])
+    total_steps = _checked_steps("total_steps", raw["total_steps"], least=1)
+    beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
+    beta3_start = raw["beta3_start"]
+    if beta3_start is None:
+        beta3_start = betas[0]
+    return {
         "betas": (betas[0], betas[1], beta3),
         "alpha": _checked_nonnegative("alpha", raw["alpha"]),
         "total_steps": total_steps,
@@ -73,8 +83,6 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
         "beta3_start": _checked_beta("beta3_start", beta3_start),
         "eps": _checked_nonnegative("eps", raw["eps"]),
         "weight_decay": _checked_nonnegative("weight_decay", raw["weight_decay"]),
-        "state_storage": str(raw["state_storage"]),
-        "rounding_seed": _checked_seed(raw["rounding_seed"]),
         "given": given_names(raw),
     }
 
@@ -133,7 +141,7 @@ def advice(resolved: Mapping[str, Any]) -> str | None:
     if total_steps is not None and beta3 > beta1 and memory > total_steps / 2:
         return (
             f"beta3 = {beta3:g} remembers about {memory:,} steps, more than half of total_steps = {total_steps:,}: "
-            f"the slow EMA outlives the run. Leave beta3 out of betas to have it chosen "
+            f"the slow EMA outlives the run. Leave beta3 out to have it chosen "
             f"({beta3_for_horizon(total_steps, beta1):g} for this horizon), or lower it."
         )
     return None
@@ -233,7 +241,8 @@ def _checked_nonnegative(name: str, value: Any) -> float:
     return float(value)
 
 
-def _checked_lr(lr: Any) -> Any:
+def checked_lr(lr: Any) -> Any:
+    """Return `lr`, a number or a one-element tensor, or raise ValueError."""
     if hasattr(lr, "numel"):
         if lr.numel() != 1:
             raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")

@@ -8,6 +8,7 @@ appendix A.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 PAPER_BETA3 = 0.9999
@@ -49,14 +50,14 @@ def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
     return min(math.exp(log_beta3(t / T, beta3, start)), beta3)
 
 
-def log_beta3(mu: Any, beta3: float, start: float) -> Any:
+def log_beta3(mu: Any, beta3: Any, start: float, log: Callable[[Any], Any] = math.log) -> Any:
     """ln beta3(t) at mu = t/T in (0, 1], for 0 <= start < beta3.
 
     The paper's fraction divided through by ln(start) ln(beta3): 1/ln(beta) moves linearly. In this form start = 0
-    needs no case of its own, and mu may be an array of any framework.
+    needs no case of its own, and mu may be an array of any framework, and beta3 too with that framework's `log`.
     """
     from_start = (1 - mu) / math.log(start) if start > 0 else 0.0
-    return 1 / (from_start + mu / math.log(beta3))
+    return 1 / (from_start + mu / log(beta3))
 
 
 def progress(t: Any, T: int) -> Any:

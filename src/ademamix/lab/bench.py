@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ademamix.lab import bench_optax
+
 Shape = tuple[int, ...]
 Result = dict[str, Any]  # of one optimizer in one process: seconds, steps and state_bytes, or error
 
@@ -118,7 +120,8 @@ SCENARIOS = {
 }
 QUICK_SECONDS = 0.1
 IMPORT = "import"  # the scenario that steps nothing
-NAMES = (*SCENARIOS, IMPORT)
+OPTAX = "optax"  # measured by bench_optax
+NAMES = (*SCENARIOS, OPTAX, IMPORT)
 
 
 # In a process that measures.
@@ -262,7 +265,7 @@ def run(
         with_peers: also measure the peers that are installed.
         json_file: rewritten after each scenario.
     """
-    if only != IMPORT and importlib.util.find_spec("torch") is None:
+    if only not in (IMPORT, OPTAX) and importlib.util.find_spec("torch") is None:
         raise SystemExit("ademamix bench needs PyTorch: pip install 'ademamix[lab]'")
     processes = processes or (1 if quick else 5)
     peers = list(dict.fromkeys(row.package for row in ROWS if row.package is not None)) if with_peers else []
@@ -277,6 +280,9 @@ def run(
             report[IMPORT] = measured = measure_import(3 if quick else 10)
             print(_import_line(measured))
             broken |= bool(measured["frameworks"])
+        elif name == OPTAX:
+            report[OPTAX] = bench_optax.run(quick=quick, processes=processes)
+            print("\n".join(bench_optax.table(report[OPTAX])), flush=True)
         else:
             job = {"scenario": name, "quick": quick, "threads": threads}
             packages = [None, *(peer for peer in peers if peer not in missing)]

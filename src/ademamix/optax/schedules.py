@@ -1,0 +1,118 @@
+"""The schedules of alpha and beta3 as functions of a step that may be traced.
+
+Like :mod:`ademamix.schedules`, everything here counts t from 1: a transformation calls them with ``count + 1``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ademamix import hyperparameters
+from ademamix.schedules import log_beta3
+
+
+def alpha_schedule(alpha: float | jax.Array, T: int) -> Callable[[Any], Any]:
+    r"""Return the weight of the slow EMA as a function of the step t = 1, 2, ...
+
+    .. math:: \alpha^{(t)} = \min(t \alpha / T, \alpha)
+
+    T = 0 means no warm-up.
+
+    >>> schedule = alpha_schedule(5.0, T=1000)
+    >>> float(schedule(250)), float(schedule(5000))
+    (1.25, 5.0)
+
+    Reference: equation f_alpha of the paper, section 3.
+    """
+    _check(alpha=alpha, alpha_warmup=T)
+    if T == 0:
+        return lambda t: alpha
+    return lambda t: alpha * _progress(t, T)
+
+
+def beta3_schedule(beta3: float | jax.Array, start: float, T: int) -> Beta3Schedule:
+    r"""Return the decay of the slow EMA as a function of the step t = 1, 2, ...
+
+    .. math:: \beta_3^{(t)} = \min\Big(\exp\frac{\ln\beta_s\ln\beta_3}
+              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Big), \qquad \mu = t/T
+
+    For start = 0 this is its limit, beta3^(1/mu). T = 0 means no warm-up.
+
+    >>> schedule = beta3_schedule(0.9999, start=0.9, T=1000)
+    >>> round(float(schedule(500)), 6), round(float(schedule(1000)), 6)
+    (0.9998, 0.9999)
+
+    Given to a transformation as `b3`, it is used through its method `rate`, 1 - beta3(t) to the last digit: fp32
+    has beta3 = 0.9999 only to within 2e-4 of 1 - beta3, which is what the slow EMA moves by.
+
+    Reference: equation f_beta3 of the paper, section 3, derived in appendix A.1.
+    """
+    _check(betas=(0.0, 0.999, 0.0 if is_array(beta3) else beta3), beta3_start=start, beta3_warmup=T)
+    return Beta3Schedule(beta3, start, T)
+
+
+@dataclass(frozen=True)
+class Beta3Schedule:
+    """What :func:`beta3_schedule` returns."""
+
+    beta3: Any
+    start: float
+    T: int
+
+    def __call__(self, t: Any) -> Any:
+        """Return beta3(t)."""
+        if self._is_constant():
+            return self.beta3
+        return jnp.minimum(jnp.exp(self._log(t)), self.beta3)
+
+    def rate(self, t: Any) -> Any:
+        """Return 1 - beta3(t) without the rounding of beta3(t)."""
+        if self._is_constant():
+            return 1 - self.beta3
+        return jnp.maximum(-jnp.expm1(self._log(t)), 1 - self.beta3)
+
+    def _is_constant(self) -> bool:
+        return self.T == 0 or (not is_array(self.beta3) and self.start >= self.beta3)
+
+    def _log(self, t: Any) -> Any:
+        log = jnp.log if is_array(self.beta3) else math.log  # in double if that is possible
+        return log_beta3(_progress(t, self.T), self.beta3, self.start, log)
+
+
+def is_array(value: Any) -> bool:
+    """Tell whether a hyperparameter is an array, perhaps a traced one, whose value cannot be looked at."""
+    return isinstance(value, (jax.Array, np.ndarray))
+
+
+def real_dtype() -> Any:
+    """Return the dtype that scalars are computed in: fp64 if JAX has it enabled, or fp32."""
+    return jnp.result_type(float)
+
+
+def _progress(t: Any, T: int) -> jax.Array:
+    """Return min(t, T) / T."""
+    if isinstance(t, (int, float)) and not t >= 1:
+        raise ValueError(f"t counts steps from 1, got {t}")
+    return jnp.minimum(jnp.asarray(t, real_dtype()), T) / T
+
+
+def _check(**stated: Any) -> None:
+    raw = {
+        "betas": hyperparameters.BETAS,
+        "alpha": hyperparameters.ALPHA,
+        "total_steps": None,
+        "alpha_warmup": 0,
+        "beta3_warmup": 0,
+        "beta3_start": 0.0,
+        "eps": 0.0,
+        "weight_decay": 0.0,
+    }
+    known = {name: value for name, value in stated.items() if not is_array(value)}
+    hyperparameters.resolve_algorithm({**raw, **known})

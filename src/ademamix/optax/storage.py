@@ -1,0 +1,159 @@
+r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bit block code of the slow EMA.
+
+The code is that of :mod:`ademamix.pytorch.block_codes`, which explains it, and the random words are those of
+:mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks. All of it is elementwise
+but for a maximum over each block, and blocks lie inside of the rows of dimension 0, so that arrays which are sharded by
+rows need no communication.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.lax import bitcast_convert_type
+
+BLOCK = 128
+LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
+SHIFT = 11  # mantissa bits of an fp32 number that a code drops
+OFFSET = 2.0**-7
+BASE = (127 - 7) << 23  # the bits of OFFSET
+LEAST_ROW, LEAST_SIZE = 64, 4096
+SLOW_DTYPES = ("float32", "bfloat16", "int16")
+
+
+def arithmetic_dtype(param: Any) -> Any:
+    """Return the dtype that a parameter's moments are computed in, or raise TypeError if it cannot be trained."""
+    if not jnp.issubdtype(param.dtype, jnp.inexact):
+        raise TypeError(
+            f"AdEMAMix does not train parameters of dtype {param.dtype}, only real and complex floating-point ones. "
+            "Leave others out with optax.masked, or partition them away."
+        )
+    return param.dtype if param.dtype.itemsize >= 8 else jnp.dtype(jnp.float32)
+
+
+def checked_slow_dtype(dtype: Any) -> Any:
+    """Return `slow_dtype` as a dtype; None for that of the arithmetic."""
+    if dtype is None:
+        return None
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        name = ""
+    if name not in SLOW_DTYPES:
+        raise ValueError(f"slow_dtype must be None or one of {', '.join(SLOW_DTYPES)}, got {dtype!r}")
+    return jnp.dtype(name)
+
+
+def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
+    """Return the dtype that the slow EMA of `param` is stored in.
+
+    What is small stays as it is computed: there is no memory to save, and precision matters most. So do fp64 and
+    complex parameters.
+    """
+    dtype = arithmetic_dtype(param)
+    is_large = param.ndim > 1 and param.size >= max(LEAST_SIZE, LEAST_ROW * param.shape[0])
+    return slow_dtype if slow_dtype is not None and is_large and dtype == jnp.float32 else dtype
+
+
+def empty_scale(param: Any, slow_dtype: Any) -> jax.Array | None:
+    """Return the scales of the empty slow EMA of `param`, sharded like it; None if it is not coded."""
+    if slow_dtype_of(param, slow_dtype) != jnp.int16:
+        return None
+    # Computed, and not made: so the scales are sharded by the rows that they belong to.
+    scale: jax.Array = jax.jit(encode)(jnp.zeros_like(param, dtype=jnp.float32), None)[1]
+    return scale
+
+
+def read_slow(stored: jax.Array, scale: jax.Array | None, dtype: Any) -> jax.Array:
+    """Return the values of a stored slow EMA to compute with."""
+    return stored.astype(dtype) if scale is None else decode(stored, scale)
+
+
+def write_slow(values: jax.Array, dtype: Any, index: int, step: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Return what is stored for `values`, and its scales. `index` and `step` are the key of the rounding."""
+    if dtype == jnp.int16:
+        return encode(values, random_words(values.shape, index, step) >> 21)
+    if dtype == jnp.bfloat16:
+        words = _unblocked(random_words(values.shape, index, step), values.shape)
+        return to_bf16(values, words >> 16), None
+    return values, None
+
+
+def encode(values: jax.Array, random: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Return the int16 codes of fp32 `values` and the scales of their blocks.
+
+    `random` has 11 random bits for each element, as (rows, blocks, elements of a block); None rounds to nearest.
+    """
+    blocks = _blocked(values)
+    finite = jnp.where(jnp.isfinite(blocks), blocks, 0.0)
+    magnitude = jnp.abs(finite)
+    largest = bitcast_convert_type(magnitude.max(-1), jnp.int32)
+    exponent = jnp.clip((largest + 0x7FFFFF) >> 23, LEAST_EXPONENT, GREATEST_EXPONENT)
+    unit = jnp.minimum(magnitude * _power_of_two(254 - exponent)[..., None], 1.0)
+    noise = 1 << (SHIFT - 1) if random is None else random.astype(jnp.int32)
+    codes = (bitcast_convert_type(unit + jnp.float32(OFFSET), jnp.int32) - BASE + noise) >> SHIFT
+    codes = jnp.where(finite < 0, -codes, codes).astype(jnp.int16)
+    return _unblocked(codes, values.shape), exponent.astype(jnp.uint8)
+
+
+def decode(codes: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the fp32 values of `codes`.
+
+    >>> codes, scale = encode(jnp.array([[0.5, -0.25, 0.0]]), None)
+    >>> decode(codes, scale).tolist()
+    [[0.5, -0.25, 0.0]]
+    """
+    wide = _blocked(codes).astype(jnp.int32)
+    magnitude = bitcast_convert_type((jnp.abs(wide) << SHIFT) + BASE, jnp.float32) - jnp.float32(OFFSET)
+    values = jnp.where(wide < 0, -magnitude, magnitude) * _power_of_two(scale)[..., None]
+    return _unblocked(values, codes.shape)
+
+
+def to_bf16(values: jax.Array, random: jax.Array) -> jax.Array:
+    """Round fp32 `values` to bf16, up or down by 16 `random` bits; NaN stays NaN."""
+    bits = (bitcast_convert_type(values, jnp.uint32) + random) & jnp.uint32(0xFFFF0000)
+    return jnp.where(jnp.isnan(values), values, bitcast_convert_type(bits, jnp.float32)).astype(jnp.bfloat16)
+
+
+def random_words(shape: tuple[int, ...], index: int, step: jax.Array) -> jax.Array:
+    """Return 32 random bits for each element, as (rows, blocks, elements of a block).
+
+    A function of the position of the parameter in its tree, the step and the element alone: the same on any number of
+    devices and after every resume.
+    """
+    key0, key1 = jnp.uint32(0x243F6A88), jnp.uint32(0x85A308D3)
+    seed, moments = (0, 0), 1
+    for half in (*seed, index & 0xFFFFFFFF, index >> 32, step.astype(jnp.uint32), 0, moments):
+        half = jnp.asarray(half, jnp.uint32)
+        key0, key1 = _mix(key0 ^ half), _mix(key1 + half)
+    rows, blocks = shape[0], -(-math.prod(shape[1:]) // BLOCK)
+    block = jax.lax.iota(jnp.uint32, rows)[:, None] * jnp.uint32(blocks) + jax.lax.iota(jnp.uint32, blocks)
+    lane = jax.lax.iota(jnp.uint32, BLOCK) * jnp.uint32(0x9E3779B9)
+    words = _mix(_mix(block ^ key0) + key1)[..., None] + lane
+    words = (words ^ (words >> 16)) * jnp.uint32(0x7FEB352D)
+    return jnp.bitwise_xor(words, words >> 15)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _blocked(values: jax.Array) -> jax.Array:
+    """Cut the rows of dimension 0 into blocks, the last of each row filled up with zeros."""
+    rows, row_size = values.shape[0], math.prod(values.shape[1:])
+    padded = jnp.pad(values.reshape(rows, row_size), ((0, 0), (0, -row_size % BLOCK)))
+    return padded.reshape(rows, -1, BLOCK)
+
+
+def _unblocked(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return blocks.reshape(shape[0], -1)[:, : math.prod(shape[1:])].reshape(shape)
+
+
+def _power_of_two(exponent: jax.Array) -> jax.Array:
+    """Return the fp32 number of a biased exponent; 0 for 0."""
+    return bitcast_convert_type(exponent.astype(jnp.int32) << 23, jnp.float32)
