@@ -272,13 +272,15 @@ def test_parts_give_the_bits_of_the_whole(path, reduced, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @every_reduced
-def test_the_torch_and_the_core_paths_round_alike(reduced):
+def test_the_torch_and_the_core_paths_round_alike(reduced, dtype, maximize):
     """The random words are the same; values differ by fp32 rounding, which changes a code now and then."""
     states = []
     for path in ("single", "fused"):
-        params = fresh()
-        optimizer = make(params, lr=1e-2, total_steps=10, state_storage=reduced, **PATHS[path])
+        params = fresh(dtype)
+        optimizer = make(params, lr=1e-2, total_steps=10, state_storage=reduced, maximize=maximize, **PATHS[path])
         run(params, optimizer, 1, 3)
         states.append([optimizer.state[param] for param in params])
     for single, fused, coded in zip(*states, CODED, strict=True):

@@ -35,7 +35,7 @@ turns in one process, each counts with its fastest step, and the median over sev
 Other AdEMAMix implementations and low-bit AdamWs are in the table if they are installed (`make bench` does that).
 
 scenarios:
-  gpt2     the 148 parameters of GPT-2 124M; needs 10 GB of memory
+  gpt2     the 148 parameters of GPT-2 124M; needs 12 GB of memory
   large    one tensor of 32M elements
   small    200 tensors of 1k elements, where overhead is what counts
   optax    a jitted step of ours in JAX, to optax.adamw and optax.contrib.ademamix; 36M parameters

@@ -407,12 +407,13 @@ def _import_line(measured: dict[str, Any]) -> str:
 
 
 def _footer(environment: dict[str, Any]) -> list[str]:
-    e = {"threads": "?", "torch": "?"} | environment
+    e = environment
     load = "" if e["load"] is None else f", load average {e['load']:.1f} at the start"
+    torch = f", {e['threads']} thread{'' if e['threads'] == 1 else 's'}, torch {e['torch']}" if "torch" in e else ""
     lines = [
         "time: fastest step, over that of the optimizer under `to` in the same process; median, lowest and highest",
         f"of {e['processes']} process{'es' if e['processes'] > 1 else ''}. state: bytes per parameter.",
-        f"{e['cpu']}, {e['threads']} thread{'' if e['threads'] == 1 else 's'}, torch {e['torch']}{load}",
+        f"{e['cpu']}{torch}{load}",
     ]
     if e["missing_peers"]:
         lines.append(f"not installed: {', '.join(e['missing_peers'])}; `make bench` installs them")
