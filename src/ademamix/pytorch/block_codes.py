@@ -11,7 +11,7 @@ where it is large, and even below :math:`2^{-K}`, like those of a companding cur
 computed. With stochastic rounding the expectation of the decoded value is x, so an EMA that moves by less than a step
 still moves; rounding a decoded value again gives its own code, whatever the random word.
 
-csrc/block_codes.h is the twin of this file. benchmarks/moment_codes.py compares this code with others.
+csrc/compact_storage.h is the twin of this file. benchmarks/moment_codes.py compares this code with others.
 """
 
 from __future__ import annotations
