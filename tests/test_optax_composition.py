@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from ademamix.optax import STATIC_ARGS, ScaleByAdemamixState, ademamix
+from ademamix.reference import ReferenceAdEMAMix
 from test_optax import FORMATS, equal, every_format, make, params_of, signature
 
 
@@ -141,6 +142,53 @@ def test_apply_if_finite_leaves_everything_as_it_was(format):
     assert not any(leaf.any() for leaf in jax.tree.leaves(updates))
     assert equal(after.inner_state, state.inner_state)
     assert after.total_notfinite == 1
+
+
+def skipping_the_bad(optimizer):
+    """Gradients are cast first: apply_if_finite takes only optimizers whose updates have the dtype of gradients."""
+    cast = optax.stateless(lambda gradients, params: jax.tree.map(lambda g, p: g.astype(p.dtype), gradients, params))
+    return optax.chain(cast, optax.apply_if_finite(optimizer, 3))
+
+
+@every_format
+def test_apply_if_finite_with_bf16_gradients_is_the_run_without_the_bad_ones(format):
+    good = [params_of("bfloat16", seed=seed) for seed in range(1, 5)]
+    bad = [{**good[0], "matrix": good[0]["matrix"].at[3, 4].set(value)} for value in (jnp.nan, jnp.inf, -jnp.inf)]
+
+    def trajectory(optimizer, gradients):
+        params, step = params_of(), jax.jit(optimizer.update)
+        state = optimizer.init(params)
+        for gradient in gradients:
+            updates, state = step(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+            yield params, state
+
+    gradients = [*good[:2], bad[0], good[2], *bad[1:], good[3]]
+    found = [(params, state[1].inner_state) for params, state in trajectory(skipping_the_bad(make(format)), gradients)]
+    plain = list(trajectory(make(format), good))
+    for i, taken in enumerate([1, 2, 2, 3, 3, 3, 4]):
+        assert signature(found[i]) == signature(plain[taken - 1])
+        assert equal(found[i], plain[taken - 1])
+
+
+def test_apply_if_finite_with_bf16_gradients_is_the_oracle_of_the_good_ones():
+    settings = {"alpha": 3.0, "eps": 1e-6, "weight_decay": 0.1}
+    optimizer = skipping_the_bad(ademamix(1e-2, 0.9, 0.99, b3=0.95, alpha_warmup=0, beta3_warmup=0, **settings))
+    rng = np.random.default_rng(0)
+    params = jnp.asarray(rng.standard_normal(16), "float32")
+    oracle = ReferenceAdEMAMix(params, lr=1e-2, betas=(0.9, 0.99, 0.95), **settings)
+    state, step = optimizer.init(params), jax.jit(optimizer.update)
+    for t in range(1, 21):
+        gradient = jnp.asarray(rng.standard_normal(16), "bfloat16")
+        if t % 4 == 0:
+            gradient = gradient.at[t % 16].set(jnp.inf)
+        else:
+            oracle.update(gradient)
+        updates, state = step(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        assert params.dtype == "float32"
+        assert np.allclose(params, oracle.theta, rtol=2e-6, atol=1e-7), t
+    assert state[1].total_notfinite == 5
 
 
 def test_weight_decay_mask():

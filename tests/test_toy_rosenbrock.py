@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 
 import numpy as np
@@ -13,11 +12,6 @@ from numpy.testing import assert_allclose
 from ademamix.cli import main
 from ademamix.lab.recipes import toy_rosenbrock as recipe
 from ademamix.reference import ReferenceAdEMAMix
-
-
-@pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr(recipe, "run_study", functools.partial(recipe.run_study, steps=40))
 
 
 def test_gradient_is_that_of_the_function():
@@ -88,10 +82,10 @@ def test_everything_said_is_true_of_the_full_numbers():
     assert reduced.distances[-1] > adam[0].distances[-1]
 
 
-@pytest.mark.usefixtures("short")
-def test_command_prints_the_tables_and_writes_the_figure_twice(tmp_path, capsys):
-    assert main(["reproduce", "toy-rosenbrock", "--out", str(tmp_path / "new" / "folder")]) == 0
-    printed, progress = capsys.readouterr()
+def test_command_prints_the_table_and_writes_the_figure_twice(tmp_path, capsys):
+    command = ["reproduce", "toy-rosenbrock", "--scale", "smoke", "--out", str(tmp_path / "new" / "folder")]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
     folder = tmp_path / "new" / "folder" / "toy-rosenbrock"
     png, svg = folder / "toy-rosenbrock.png", folder / "toy-rosenbrock.svg"
     assert sorted(folder.iterdir()) == [png, svg]
@@ -107,11 +101,23 @@ def test_command_prints_the_tables_and_writes_the_figure_twice(tmp_path, capsys)
     first = recipe.descend("Adam", 0.9, float(rows[0][4]), steps=40)
     assert [float(cell) for cell in rows[0][5:8]] == pytest.approx(first.distances[[10, 20, 40]], rel=0.06)
     assert float(rows[0][-1]) == pytest.approx(first.path_length, abs=0.06)
-    assert "14 descents" in progress
+    assert "they show nothing" in printed
+    assert recipe.rates_reading(recipe.run_study(steps=40))[:40] not in printed
 
     before = svg.read_bytes(), png.read_bytes()
-    assert main(["reproduce", "toy-rosenbrock", "--out", str(tmp_path / "new" / "folder")]) == 0
+    assert main(command) == 0
     assert (svg.read_bytes(), png.read_bytes()) == before
+
+
+def test_report_of_the_other_scales_has_the_readings(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(recipe, "STEPS", 40)
+    printed = recipe.reproduce(tmp_path, "laptop")
+    study = recipe.run_study(steps=40)
+    for part in (recipe.table(study), recipe.rates_table(study)):
+        assert part in printed
+    for part in (recipe.reading(study), recipe.rates_reading(study)):
+        assert part in " ".join(printed.split())
+    assert capsys.readouterr().err == "running 14 descents, about ten seconds\n"
 
 
 def test_progress_on_a_terminal_is_one_line(monkeypatch, capsys):
@@ -122,7 +128,6 @@ def test_progress_on_a_terminal_is_one_line(monkeypatch, capsys):
     assert written.endswith("\rrun 14 of 14\n")
 
 
-@pytest.mark.usefixtures("short")
 def test_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -135,11 +140,24 @@ def test_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch):
     assert message.count("\n") == 1
 
 
+class Absent:
+    """A finder of modules that does not find one package."""
+
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 @pytest.mark.parametrize("missing", ["matplotlib", "torch"])
-def test_package_that_is_missing(missing, capsys, monkeypatch):
-    monkeypatch.delitem(sys.modules, recipe.__name__)
-    monkeypatch.setitem(sys.modules, missing, None)  # importing it now raises ModuleNotFoundError
-    assert main(["reproduce", "toy-rosenbrock"]) == 2
+def test_package_that_is_missing(missing, tmp_path, capsys, monkeypatch):
+    for name in [*sys.modules]:
+        if name == recipe.__name__ or name.split(".")[0] == missing:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(missing), *sys.meta_path])
+    assert main(["reproduce", "toy-rosenbrock", "--out", str(tmp_path)]) == 2
     assert f"needs {missing}, which is not installed: pip install 'ademamix[lab]'" in capsys.readouterr().err
 
 
@@ -148,5 +166,5 @@ def test_help_teaches(capsys):
         main(["reproduce", "--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    assert "ademamix reproduce toy-rosenbrock --out figures" in text
+    assert "ademamix reproduce toy-rosenbrock" in text
     assert "Rosenbrock function" in text

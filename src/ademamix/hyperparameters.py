@@ -69,20 +69,20 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
 def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, but for lr."""
     betas = _checked_betas(raw["betas"])
-    total_steps = _checked_steps("total_steps", raw["total_steps"], least=1)
+    total_steps = checked_steps("total_steps", raw["total_steps"], least=1)
     beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
     beta3_start = raw["beta3_start"]
     if beta3_start is None:
         beta3_start = betas[0]
     return {
         "betas": (betas[0], betas[1], beta3),
-        "alpha": _checked_nonnegative("alpha", raw["alpha"]),
+        "alpha": checked_nonnegative("alpha", raw["alpha"]),
         "total_steps": total_steps,
         "alpha_warmup": _warmup("alpha_warmup", raw["alpha_warmup"], total_steps),
         "beta3_warmup": _warmup("beta3_warmup", raw["beta3_warmup"], total_steps),
-        "beta3_start": _checked_beta("beta3_start", beta3_start),
-        "eps": _checked_nonnegative("eps", raw["eps"]),
-        "weight_decay": _checked_nonnegative("weight_decay", raw["weight_decay"]),
+        "beta3_start": checked_beta("beta3_start", beta3_start),
+        "eps": checked_nonnegative("eps", raw["eps"]),
+        "weight_decay": checked_nonnegative("weight_decay", raw["weight_decay"]),
         "given": given_names(raw),
     }
 
@@ -177,7 +177,7 @@ def recommend(total_steps: int) -> Recommendation:
 
     Reference: section 3 of the paper for the schedules; the choice of beta3 is ours (see `beta3_for_horizon`).
     """
-    steps = _checked_steps("total_steps", total_steps, least=1)
+    steps = checked_steps("total_steps", total_steps, least=1)
     if steps is None:
         raise ValueError("total_steps must be an integer >= 1, got None")
     beta3 = beta3_for_horizon(steps, BETAS[0])
@@ -203,11 +203,12 @@ def recommend(total_steps: int) -> Recommendation:
 
 
 def _warmup(name: str, steps: Any, total_steps: int | None) -> int:
-    checked = _checked_steps(name, steps, least=0)
+    checked = checked_steps(name, steps, least=0)
     return (total_steps or 0) if checked is None else checked
 
 
-def _checked_steps(name: str, steps: Any, least: int) -> int | None:
+def checked_steps(name: str, steps: Any, least: int) -> int | None:
+    """Return `steps`, a whole number of at least `least` or None, or raise ValueError."""
     if steps is None:
         return None
     try:
@@ -226,16 +227,18 @@ def _checked_betas(betas: Any) -> tuple[float, ...]:
         values = ()
     if len(values) not in (2, 3):
         raise ValueError(f"betas must be (beta1, beta2) or (beta1, beta2, beta3), got {betas!r}")
-    return tuple(_checked_beta(f"beta{i}", beta) for i, beta in enumerate(values, start=1))
+    return tuple(checked_beta(f"beta{i}", beta) for i, beta in enumerate(values, start=1))
 
 
-def _checked_beta(name: str, beta: Any) -> float:
+def checked_beta(name: str, beta: Any) -> float:
+    """Return `beta`, a number in [0, 1), or raise ValueError."""
     if not isinstance(beta, numbers.Real) or not 0.0 <= float(beta) < 1.0:
         raise ValueError(f"{name} must be a number in [0, 1), got {beta!r}")
     return float(beta)
 
 
-def _checked_nonnegative(name: str, value: Any) -> float:
+def checked_nonnegative(name: str, value: Any) -> float:
+    """Return `value`, a finite number that is not negative, or raise ValueError."""
     if not isinstance(value, numbers.Real) or not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     return float(value)

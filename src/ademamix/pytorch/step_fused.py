@@ -134,8 +134,8 @@ def _call_core(
 
 
 # The same call as an operator that torch.compile can see. `coefficients` has a row for each tensor.
-_library = torch.library.Library("ademamix", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(  # type: ignore[no-untyped-call]
+_library = torch.library.Library("ademamix", "FRAGMENT")
+_library.define(
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_slows, "
     "Tensor(d!)[] exp_avg_sqs, Tensor(e!)[] exp_avg_scales, Tensor(f!)[] exp_avg_slow_scales, "
     "Tensor(g!)[] exp_avg_sq_scales, Tensor(h!)[] skipped, Tensor coefficients, float factor, "

@@ -15,22 +15,22 @@ slow at every learning rate.
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.typing import LineStyleType
 from numpy.typing import NDArray
 
 from ademamix import AdEMAMix
+from ademamix.lab import figures
+from ademamix.lab.figures import Look
+from ademamix.lab.recipes import Scale, report
 
 Method = Literal["Adam", "AdEMAMix"]
 Number = TypeVar("Number", float, NDArray[np.float64])
@@ -38,7 +38,7 @@ Number = TypeVar("Number", float, NDArray[np.float64])
 START = (-3.0, 5.0)
 MINIMUM = (1.0, 1.0)
 BETA1, BETA2, ALPHA = 0.9, 0.999, 9.0
-STEPS = 3000
+STEPS, SMOKE_STEPS = 3000, 40
 SWEEP: dict[Method, tuple[float, ...]] = {"Adam": (0.9, 0.99, 0.999), "AdEMAMix": (0.99, 0.995, 0.999)}
 RATES = (0.02, 0.05, 0.1, 0.2, 0.5)
 LONGEST_PATH = 4 / 3
@@ -248,20 +248,9 @@ def _marks(study: Study) -> tuple[int, int, int]:
     return steps // 4, steps // 2, steps
 
 
-# Colours that colour-blind readers can tell apart; line style and marker do it in black and white, and nested widths
-# where trajectories coincide. Adam's markers are hollow.
-LOOKS: dict[Method, tuple[tuple[str, LineStyleType, str, float], ...]] = {
-    "Adam": (
-        ("#D55E00", "-", "o", 1.8),
-        ("#A67C00", (0, (4, 1.5)), "s", 1.4),
-        ("#AA4499", (0, (3, 1, 1, 1)), "^", 1.0),
-    ),
-    "AdEMAMix": (
-        ("#0072B2", "-", "o", 1.3),
-        ("#3DA5D9", (0, (4, 1.5)), "s", 2.2),
-        ("#009E73", (0, (3, 1, 1, 1)), "^", 3.2),
-    ),
-}
+LOOKS: dict[Method, tuple[Look, ...]] = {"Adam": figures.ADAM, "AdEMAMix": figures.ADEMAMIX}
+WIDTHS: dict[Method, tuple[float, ...]] = {"Adam": (1.8, 1.4, 1.0), "AdEMAMix": (1.3, 2.2, 3.2)}
+"""Nested, since trajectories coincide."""
 
 
 def draw(study: Study) -> Figure:
@@ -269,11 +258,8 @@ def draw(study: Study) -> Figure:
     figure = Figure(figsize=(14, 5.2), layout="constrained")
     distance, adam, ademamix = figure.subplots(1, 3, width_ratios=(1.1, 1, 1))
     _draw_distances(distance, study)
-    _draw_trajectories(adam, study.sweep["Adam"])
-    _draw_trajectories(ademamix, study.sweep["AdEMAMix"])
-    distance.set_title("(a) Distance to the minimum: AdEMAMix ends closest", loc="left", fontsize=11)
-    adam.set_title("(b) Adam: a larger $\\beta_1$ is faster, but oscillates", loc="left", fontsize=11)
-    ademamix.set_title("(c) AdEMAMix: fast, and along the valley", loc="left", fontsize=11)
+    _draw_trajectories(adam, study.sweep["Adam"], "(b) Adam: a larger $\\beta_1$ is faster, but oscillates")
+    _draw_trajectories(ademamix, study.sweep["AdEMAMix"], "(c) AdEMAMix: fast, and along the valley")
     quarter, _, steps = _marks(study)
     figure.supxlabel(
         f"Rosenbrock function from (−3, 5), {steps:,} steps, $\\beta_2={BETA2:g}$.  Adam: learning rate "
@@ -286,67 +272,50 @@ def draw(study: Study) -> Figure:
 
 
 def _draw_distances(axes: Axes, study: Study) -> None:
-    every = study.sweep["Adam"][0].steps // 10
     for method, runs in study.sweep.items():
-        for run, (colour, style, marker, _) in zip(runs, LOOKS[method], strict=True):
-            axes.plot(
-                run.distances,
-                color=colour,
-                linestyle=style,
-                marker=marker,
-                markevery=(every, every),
-                markersize=5,
-                markerfacecolor="white" if method == "Adam" else colour,
-                label=f"{method}, {_beta(run)}",
-            )
+        for run, look in zip(runs, LOOKS[method], strict=True):
+            figures.draw_line(axes, range(run.steps + 1), run.distances, look, label=f"{method}, {_beta(run)}")
     axes.set_yscale("log")
     axes.set(xlabel="step", ylabel="distance $\\|x-x^\\star\\|_2$")
-    axes.grid(color="0.92")
-    axes.legend(fontsize=9, loc="lower left", handlelength=3.5)
+    figures.finish(axes, "(a) Distance to the minimum: AdEMAMix ends closest", legend="lower left")
 
 
-def _draw_trajectories(axes: Axes, runs: list[Run]) -> None:
+def _draw_trajectories(axes: Axes, runs: list[Run], title: str) -> None:
     x1, x2 = np.meshgrid(np.linspace(-3.4, 2.5, 250), np.linspace(-1.5, 6.5, 250))
     levels = np.geomspace(0.1, 100_000, 13)
     axes.contourf(x1, x2, rosenbrock(x1, x2), levels=levels, norm=LogNorm(0.1, 1e12), cmap="Greys")
     quarter = runs[0].steps // 4
-    for order, (run, look) in enumerate(zip(runs, LOOKS[runs[0].method], strict=True)):
-        colour, style, marker, width = look
-        axes.plot(*run.points.T, color=colour, linestyle=style, linewidth=width, zorder=3 - 0.1 * order)
-        face = "white" if run.method == "Adam" else colour
-        axes.plot(*run.points[quarter], marker, color=colour, markerfacecolor=face, markersize=8, zorder=5)
-        axes.plot(
-            [], [], marker, color=colour, linestyle=style, linewidth=width, markerfacecolor=face, label=_beta(run)
-        )
+    method = runs[0].method
+    for order, (run, look, width) in enumerate(zip(runs, LOOKS[method], WIDTHS[method], strict=True)):
+        axes.plot(*run.points.T, **look.stroke, linewidth=width, zorder=3 - 0.1 * order)
+        axes.plot(*run.points[quarter], **look.mark, linestyle="none", markersize=8, zorder=5)
+        axes.plot([], [], **look.stroke | look.mark, linewidth=width, label=_beta(run))
     axes.plot(*MINIMUM, "*", color="red", markeredgecolor="white", markersize=15, zorder=6)
     axes.annotate("start", START, (-3.3, 4.55), fontsize=9)
     axes.annotate("minimum", MINIMUM, (1.2, 0.6), fontsize=9)
     axes.set(xlabel="$x_1$", ylabel="$x_2$", xlim=(-3.4, 2.5), ylim=(-1.5, 6.5))
-    axes.legend(fontsize=9, loc="upper right", handlelength=3.5)
+    figures.finish(axes, title, legend="upper right", grid=False)
 
 
 def _beta(run: Run) -> str:
     return f"$\\beta_{run.beta_name[-1]}={run.beta:g}$"
 
 
-def reproduce(folder: Path) -> str:
+def reproduce(folder: Path, scale: Scale) -> str:
     """Run the study, write `toy-rosenbrock.png` and `.svg` into `folder`, and return the report to print."""
-    study = run_study(progress=_show_progress)
+    steps = SMOKE_STEPS if scale == "smoke" else STEPS
+    study = run_study(steps, progress=None if scale == "smoke" else _show_progress)
+    parts = [
+        "f(x1, x2) = (1 - x1)^2 + 100 (x2 - x1^2)^2 from (-3, 5), minimum at (1, 1)",
+        table(study),
+        reading(study),
+        rates_table(study),
+        rates_reading(study),
+    ]
     figure = draw(study)
-    png, svg = folder / "toy-rosenbrock.png", folder / "toy-rosenbrock.svg"
-    with matplotlib.rc_context({"svg.hashsalt": "toy-rosenbrock"}):  # with no date, the same file every time
-        figure.savefig(png, dpi=160)
-        figure.savefig(svg, metadata={"Date": None})
-    return "\n\n".join(
-        [
-            "f(x1, x2) = (1 - x1)^2 + 100 (x2 - x1^2)^2 from (-3, 5), minimum at (1, 1)",
-            table(study),
-            textwrap.fill(reading(study), 88),
-            rates_table(study),
-            textwrap.fill(rates_reading(study), 88),
-            f"figure: {png}\n        {svg}",
-        ]
-    )
+    if scale == "smoke":
+        parts[2:] = [figures.warn_of_smoke(figure, steps)]
+    return report(*parts, figures=figures.save(figure, folder, "toy-rosenbrock"))
 
 
 def _show_progress(done: int, total: int) -> None:

@@ -1,0 +1,49 @@
+"""The command line: `ademamix --help`.
+
+A module for each command: `add(commands)` describes it, and only running it loads a framework.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ademamix.cli import bench, compare, reproduce, train
+from ademamix.cli.arguments import Complaint
+
+MODULES_OF_EXTRAS = {
+    "lab": {
+        "datasets", "filelock", "kornia", "matplotlib", "PIL", "pydantic", "rich", "sentencepiece", "sklearn",
+        "tensorboard", "torch", "transformers",
+    }
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="ademamix",
+        description="AdEMAMix: AdamW with a second, slow average of the gradients.",
+        epilog="`ademamix COMMAND --help` explains a command, with examples. To begin: ademamix compare",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (compare, train, reproduce, bench):
+        command.add(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except Complaint as complaint:
+        return _fail(str(complaint))
+    except ModuleNotFoundError as error:
+        for extra, modules in MODULES_OF_EXTRAS.items():
+            if error.name is not None and error.name.split(".")[0] in modules:
+                return _fail(
+                    f"{options.command} needs {error.name}, which is not installed: pip install 'ademamix[{extra}]'"
+                )
+        raise
+
+
+def _fail(message: str) -> int:
+    print(f"ademamix: error: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,86 @@
+"""Kinds of arguments that commands share, and how they complain."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class Complaint(Exception):
+    """What is wrong, what was given and what to do; the command line prints it and exits with 2."""
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1; 10k is 10000."""
+    number = text.removesuffix("k") + "000" if text.endswith("k") else text
+    if not number.isdecimal() or int(number) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(number)
+
+
+def rate(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def file_to_write(text: str) -> Path:
+    """Read the name of a file that can be written."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, got {text!r}")
+    return path
+
+
+def name_and_settings(text: str) -> tuple[str, dict[str, Any]]:
+    """Read a name and settings.
+
+    >>> name_and_settings("ademamix:alpha=8,betas=[0.9,0.95]")
+    ('ademamix', {'alpha': 8, 'betas': [0.9, 0.95]})
+    """
+    name, _, rest = text.partition(":")
+    settings: dict[str, Any] = {}
+    for part in _split_outside_brackets(rest):
+        setting, equals, value = part.partition("=")
+        if not setting or not equals:
+            raise argparse.ArgumentTypeError(f"must be NAME or NAME:SETTING=VALUE,SETTING=VALUE, got {text!r}")
+        try:
+            settings[setting] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[setting] = value
+    return name, settings
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part for part in parts if part]
+
+
+def writable_folder(path: Path) -> Path:
+    """Create the folder and see that it can be written to: rather now than after an hour."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise Complaint(
+            f"cannot write to the folder {str(path)!r}: {error.strerror}. Give one that can be written to: --out DIR"
+        ) from None
+    return path

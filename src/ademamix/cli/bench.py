@@ -1,0 +1,68 @@
+"""`ademamix bench`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ademamix.cli.arguments import Commands, file_to_write, positive
+from ademamix.lab import bench
+
+DESCRIPTION = """\
+Time an optimizer step, and count the bytes of its state.
+
+Times are ratios, to torch's AdamW of the same kind: 1.30 is a step that takes 30% longer. The optimizers step in
+turns in one process, each counts with its fastest step, and the median over several fresh processes is reported.
+Other AdEMAMix implementations and low-bit AdamWs are in the table if they are installed (`make bench` does that).
+
+scenarios:
+  gpt2     the 148 parameters of GPT-2 124M; needs 12 GB of memory
+  large    one tensor of 32M elements
+  small    200 tensors of 1k elements, where overhead is what counts
+  optax    a jitted step of ours in JAX, to optax.adamw and optax.contrib.ademamix; 36M parameters
+  import   `import ademamix`, which must load no framework
+
+All of it takes about an hour on two cores, ours and torch's alone ten minutes. Leave the machine alone meanwhile: a
+step with several threads waits for the slowest. The exit code is 0 whether targets are met or not; it is 1 if
+something of ours or torch's could not be measured.
+
+examples:
+  ademamix bench --only small --no-peers
+  ademamix bench --threads 1 --json bench.json
+  ademamix bench --lab
+"""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "bench",
+        help="step time and state memory of our paths and of others, as ratios",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny tensors, one process: only to see that it works")
+    parser.add_argument("--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)}")
+    parser.add_argument("--lab", action="store_true", help="what the lab's training loop adds to a bare one; no other")
+    parser.add_argument("--no-peers", action="store_true", help="measure only ours and torch's")
+    parser.add_argument("--processes", type=positive, metavar="N", help="fresh processes per scenario (default: 5)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: what torch chooses)")
+    parser.add_argument(
+        "--json", type=file_to_write, metavar="FILE", help="write all figures and the environment there"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.lab:
+        from ademamix.lab import bench_lab
+
+        print("\n".join(bench_lab.table(bench_lab.run(quick=options.quick))))
+        return 0
+    return bench.run(
+        quick=options.quick,
+        processes=options.processes,
+        threads=options.threads,
+        only=options.only,
+        with_peers=not options.no_peers,
+        json_file=options.json,
+    )

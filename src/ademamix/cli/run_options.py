@@ -1,0 +1,139 @@
+"""The options that describe a run, shared by `train` and `compare`, and how the lab's errors reach the user."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ademamix.cli.arguments import Complaint, name_and_settings, positive, rate, writable_folder
+
+if TYPE_CHECKING:
+    from ademamix.lab.config import Optimizer, Run
+    from ademamix.lab.train import Options
+
+DESCRIPTION = """\
+models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):
+  gpt-tiny, gpt-mini, gpt-110m, gpt-330m, gpt-1.3b     width, layers, heads, context, dropout
+  mamba-tiny, mamba-168m                               width, layers, state, expansion, context
+  vit-tiny, vit-24m, vit-86m                           width, layers, heads, patch, image, channels, dropout
+
+optimizers, likewise; settings are the arguments of their constructors, and lr:
+  adamw, ademamix, adamw-scheduled-beta1, convex-mix, ad3emamix, aggmo, admeta-s, lion
+  e.g. ademamix:alpha=8,beta3=0.999,state_storage=compact    lion:lr=3e-4,weight_decay=0.25
+
+data: stdlib (the sources of Python's standard library), digits (scikit-learn's, for vit-tiny), a file or folder of
+text, a folder of images, or hub:NAME on the Hugging Face hub (streamed: give --tokens)."""
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what to train and on what."""
+    run = parser.add_argument_group("the run")
+    run.add_argument("--model", type=name_and_settings, metavar="MODEL", help="see above (default: gpt-tiny)")
+    run.add_argument("--data", metavar="SOURCE", help="see above (default: stdlib, or digits for a vit)")
+    run.add_argument("--tokenizer", metavar="T", help="bytes, sentencepiece:SIZE or hub:NAME (default: bytes)")
+    run.add_argument("--tokens", type=positive, metavar="N", help="take at most N tokens of the data")
+    run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000")
+    run.add_argument("--batch", type=positive, metavar="N", help="sequences or images a step")
+    run.add_argument(
+        "--accumulate", type=positive, metavar="N", help="parts in which a batch is processed (default: 1)"
+    )
+    run.add_argument("--lr", type=rate, metavar="RATE", help="peak learning rate")
+    run.add_argument(
+        "--schedule",
+        type=name_and_settings,
+        metavar="S",
+        help="cosine:warmup=200,final=1e-5 or constant:warmup=200,decay=1000",
+    )
+    run.add_argument("--clip", type=rate, metavar="NORM", help="largest norm of the gradient (default: 1)")
+    run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
+    run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16")
+    run.add_argument("--validate-every", type=positive, metavar="N", help="steps between validations")
+
+
+def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> None:
+    """Add the options that say how to carry a run out."""
+    how = parser.add_argument_group("how to carry it out (changes no number of a run)")
+    how.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
+    how.add_argument(
+        "--threads", type=positive, default=threads, metavar="N", help=f"threads a run (default: {threads})"
+    )
+    how.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    how.add_argument(
+        "--save-every", type=rate, default=30.0, metavar="SECONDS", help="between checkpoints (default: 30)"
+    )
+    how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases too")
+
+
+def execution(options: argparse.Namespace) -> Options:
+    """Return how to carry runs out."""
+    from ademamix.lab.train import Options
+
+    writable_folder(options.out)
+    return Options(options.out, device=options.device, save_every=options.save_every, wandb=options.wandb)
+
+
+def changed(base: Run, options: argparse.Namespace) -> Run:
+    """Return `base` with what the user chose."""
+    from ademamix.lab.config import Run
+    from ademamix.lab.models import PRESETS
+
+    fields: dict[str, Any] = base.model_dump()
+    if options.model is not None:
+        name, settings = options.model
+        if name not in PRESETS:
+            raise Complaint(f"there is no model {name!r}: choose one of {', '.join(PRESETS)}")
+        fields["model"] = PRESETS[name].model_dump() | settings
+        if (fields["model"]["kind"] == "vit") != (base.data.kind == "images"):
+            fields["data"] = {"kind": "images" if fields["model"]["kind"] == "vit" else "text"}
+    for name, value in {"source": options.data, "tokenizer": options.tokenizer, "tokens": options.tokens}.items():
+        if value is not None:
+            fields["data"][name] = value
+    for name in ("steps", "batch", "accumulate", "clip", "parameters", "autocast", "validate_every"):
+        if getattr(options, name) is not None:
+            fields[name] = getattr(options, name)
+    if options.lr is not None:
+        fields["optimizer"]["lr"] = options.lr
+    if options.schedule is not None:
+        name, settings = options.schedule
+        fields["schedule"] = {"kind": name, **settings}
+    elif options.steps is not None:
+        fields["schedule"]["warmup"] = max(1, fields["steps"] // 100)
+    if options.validate_every is None:
+        fields["validate_every"] = max(1, fields["steps"] // 50)
+    return Run(**fields)
+
+
+def optimizer(spec: tuple[str, dict[str, Any]], defaults: Optimizer) -> Optimizer:
+    """Return the optimizer that the user named, with what `defaults` says where nothing was said."""
+    from ademamix.lab.config import Optimizer
+
+    name, settings = spec
+    settings = dict(settings)
+    rate = settings.pop("lr", defaults.lr)
+    return Optimizer(name=name, lr=rate, settings=defaults.settings | settings)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def complaints_of_the_lab() -> Iterator[None]:
+    """Turn the errors that a user can do something about into complaints."""
+    from pydantic import ValidationError
+
+    from ademamix.lab.config import ConfigError, explain
+    from ademamix.lab.data import DataError
+    from ademamix.lab.interrupt import Interrupted
+    from ademamix.lab.record import RunError
+    from ademamix.lab.runner import INTERRUPTED
+
+    try:
+        yield
+    except ValidationError as error:
+        raise Complaint(explain(error)) from None
+    except (ConfigError, DataError, RunError) as error:
+        raise Complaint(str(error)) from None
+    except Interrupted:
+        print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
+        sys.exit(INTERRUPTED)

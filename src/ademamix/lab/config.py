@@ -1,0 +1,260 @@
+"""What a run is: typed, frozen, checked where it is written, and named by its hash.
+
+Only what changes the numbers of a run belongs here. How often it is saved, how many processes share the machine and
+where its folder lies do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Part = TypeVar("Part", bound="Config")
+
+
+class Config(BaseModel):
+    """A part of a run: frozen, and without fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GPT(Config):
+    """A decoder-only transformer with learnt positions and tied embeddings (GPT-2's form, Hugging Face's code)."""
+
+    kind: Literal["gpt"]
+    width: Positive
+    layers: Positive
+    heads: Positive
+    context: Positive = 1024
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> GPT:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, got width={self.width}, heads={self.heads}")
+        return self
+
+
+class Mamba(Config):
+    """A Mamba language model, embeddings not tied (Hugging Face's code, with a scan of ours on CPU)."""
+
+    kind: Literal["mamba"]
+    width: Positive
+    layers: Positive
+    state: Positive = 16
+    expansion: Positive = 2
+    context: Positive = 1024
+
+
+class ViT(Config):
+    """A vision transformer that classifies images (Hugging Face's code)."""
+
+    kind: Literal["vit"]
+    width: Positive
+    layers: Positive
+    heads: Positive
+    patch: Positive = 16
+    image: Positive = 224
+    channels: Positive = 3
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> ViT:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, got width={self.width}, heads={self.heads}")
+        if self.image % self.patch:
+            raise ValueError(f"image must be a multiple of patch, got image={self.image}, patch={self.patch}")
+        return self
+
+
+class Text(Config):
+    """Text to model: where it comes from and what its tokens are."""
+
+    kind: Literal["text"]
+    source: str = "stdlib"
+    """"stdlib" (the standard library's own sources), a file, a folder, or "hub:NAME" of a Hugging Face dataset."""
+    tokenizer: str = "bytes"
+    """"bytes", "sentencepiece:SIZE" (trained on the text), or "hub:NAME" of a Hugging Face tokenizer."""
+    tokens: Positive | None = None
+    """How many tokens to take at most; needed for a dataset of the hub, which may not end."""
+    held_out_batches: NotNegative = 0
+    """Batches taken out of the training text; a probe can follow one, or put it back at a step."""
+
+
+class Images(Config):
+    """Images to classify: where they come from, and whether they are augmented (crop, flip, colour jitter, mixup)."""
+
+    kind: Literal["images"]
+    source: str = "digits"
+    """"digits" (scikit-learn's), a folder with train/CLASS/*.png or CIFAR-10's files, or "hub:NAME"."""
+    augment: bool = True
+    held_out_batches: NotNegative = 0
+
+
+class Optimizer(Config):
+    """An optimizer by name, its learning rate, and the other arguments of its constructor."""
+
+    name: Literal["adamw", "ademamix", "adamw-scheduled-beta1", "convex-mix", "ad3emamix", "aggmo", "admeta-s", "lion"]
+    lr: Rate
+    settings: dict[str, Any] = {}
+
+    @property
+    def described(self) -> str:
+        """The optimizer in words.
+
+        >>> Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0}).described
+        'ademamix lr=0.001 alpha=8.0'
+        """
+        return " ".join([self.name, f"lr={self.lr:g}", *(f"{name}={value}" for name, value in self.settings.items())])
+
+
+class Cosine(Config):
+    """The learning rate rises linearly over `warmup` steps, then falls along a cosine to `final`."""
+
+    kind: Literal["cosine"]
+    warmup: NotNegative = 0
+    final: Annotated[float, Field(ge=0)] = 1e-5
+
+
+class ConstantThenLinear(Config):
+    """The learning rate rises over `warmup` steps, stays, and falls to `final` over the last `decay`, both linearly."""
+
+    kind: Literal["constant"]
+    warmup: NotNegative = 0
+    decay: NotNegative = 0
+    final: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Switch(Config):
+    """After `step` steps another optimizer goes on with what AdamW and AdEMAMix have in common."""
+
+    step: Positive
+    optimizer: Optimizer
+
+
+class FollowBatch(Config):
+    """Record the loss on a batch that was taken out of the training data."""
+
+    kind: Literal["follow-batch"]
+    batch: NotNegative = 0
+    every: Positive
+
+
+class InjectBatch(Config):
+    """Train on a batch that was taken out, in place of the batch of this step (counted from 1)."""
+
+    kind: Literal["inject-batch"]
+    batch: NotNegative = 0
+    step: Positive
+
+
+class UpdateNorms(Config):
+    """Record the norm of what each step adds to the parameters, over a window of steps (counted from 1)."""
+
+    kind: Literal["update-norms"]
+    first: Positive = 1
+    last: Positive
+
+
+SWITCHES = (("adamw", "ademamix"), ("ademamix", "adamw"))
+
+Model = Annotated[GPT | Mamba | ViT, Field(discriminator="kind")]
+Data = Annotated[Text | Images, Field(discriminator="kind")]
+Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
+Probe = Annotated[FollowBatch | InjectBatch | UpdateNorms, Field(discriminator="kind")]
+
+
+class Run(Config):
+    """One training run.
+
+    >>> run = Run(
+    ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
+    ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine", warmup=100),
+    ...     steps=1000, batch=8, validate_every=100,
+    ... )
+    >>> run.key == read(Run, run.model_dump_json()).key
+    True
+    """
+
+    model: Model
+    data: Data
+    optimizer: Optimizer
+    schedule: Schedule
+    steps: Positive
+    batch: Positive
+    validate_every: Positive
+    accumulate: Positive = 1
+    """Each batch is processed in this many parts, whose gradients are averaged."""
+    clip: Rate | None = 1.0
+    """The largest norm of the gradient; None: it is not clipped."""
+    seed: NotNegative = 0
+    parameters: Literal["fp32", "bf16"] = "fp32"
+    autocast: bool = False
+    """Forward pass in bf16, parameters as they are."""
+    validation_batches: Positive = 32
+    record_every: Positive = 10
+    """The training loss is recorded as its mean over this many steps."""
+    switch: Switch | None = None
+    probes: tuple[Probe, ...] = ()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Run:
+        if isinstance(self.model, ViT) != isinstance(self.data, Images):
+            raise ValueError(f"a model of kind {self.model.kind!r} cannot be trained on {self.data.kind}")
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch must be a multiple of accumulate, got {self.batch} and {self.accumulate}")
+        if self.switch is not None:
+            self._check_switch(self.switch)
+        for probe in self.probes:
+            if isinstance(probe, FollowBatch | InjectBatch) and probe.batch >= self.data.held_out_batches:
+                raise ValueError(
+                    f"the probe {probe.kind} names batch {probe.batch}, but only {self.data.held_out_batches} are held "
+                    "out: raise held_out_batches of the data"
+                )
+        return self
+
+    def _check_switch(self, switch: Switch) -> None:
+        if switch.step >= self.steps:
+            raise ValueError(f"the switch must come before the last step, {self.steps}, got step {switch.step}")
+        pair = (self.optimizer.name, switch.optimizer.name)
+        if pair not in SWITCHES:
+            may_be = " or ".join(f"{old} to {new}" for old, new in SWITCHES)
+            raise ValueError(f"a run can switch from {may_be}, got {pair[0]} to {pair[1]}")
+
+    @property
+    def key(self) -> str:
+        """The name of the run's folder: a hash of all fields that differ from their defaults.
+
+        Without the defaults, so that a field that is added to this class later does not rename the runs of today.
+        """
+        fields = self.model_dump(mode="json", exclude_defaults=True)
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class ConfigError(ValueError):
+    """A config that cannot be: what is wrong, what was given, what may be."""
+
+
+def read(part: type[Part], text: str) -> Part:
+    """Return the part of a config that a JSON text describes."""
+    try:
+        return part.model_validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """Say in one line for each mistake where it is, what is wrong and what was given."""
+    lines = []
+    for mistake in error.errors(include_url=False):
+        where = ".".join(str(part) for part in mistake["loc"])
+        given = "" if mistake["type"] == "missing" or not where else f", got {mistake['input']!r}"
+        lines.append(f"{where}: {mistake['msg']}{given}" if where else mistake["msg"])
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""What a run trains on: text or images, in batches that depend on the config, the seed and the step alone.
+
+A batch can be had in any order, so a run that goes on after a pause sees what it would have seen without one. Libraries
+that read other people's data (datasets, transformers, sentencepiece, scikit-learn, kornia) are imported when they are
+needed, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from ademamix.lab.config import GPT, Images, Mamba, Text, ViT
+
+__all__ = ["Batch", "DataError", "Dataset", "load"]
+
+
+class DataError(ValueError):
+    """Data that cannot be used: what is wrong, what was given, what to do."""
+
+
+class Batch(NamedTuple):
+    """What one step sees."""
+
+    inputs: Tensor
+    """Token ids (batch, context) in int64, or images (batch, channels, height, width) in float32."""
+    targets: Tensor
+    """The token after each input; or the class of each image (batch,), or its probabilities (batch, classes)."""
+
+
+class Dataset(Protocol):
+    """Batches of one size, all of them random access."""
+
+    outputs: int
+    """The size of the vocabulary, or the number of classes."""
+    fingerprint: str
+    """A hash of what the batches are made of, tokeniser included. A run must not go on when it has changed."""
+
+    def batch(self, step: int) -> Batch:
+        """Return the training batch of a step, counted from 0: always the same one."""
+
+    def validation(self, count: int) -> Iterator[Batch]:
+        """Yield `count` batches spread evenly over the validation split, nothing twice; fewer if it has not as many."""
+
+    def held_out(self, index: int) -> Batch:
+        """Return one of the batches that were taken out of training: no training batch has anything of it."""
+
+
+def load(config: Text | Images, *, model: GPT | Mamba | ViT, batch: int, seed: int, cache: Path) -> Dataset:
+    """Return the data of a run; what is costly to make (token files) is made once and kept in the folder `cache`.
+
+    >>> import tempfile
+    >>> model = GPT(kind="gpt", width=64, layers=2, heads=2, context=64)
+    >>> with tempfile.TemporaryDirectory() as cache:
+    ...     data = load(Text(kind="text"), model=model, batch=8, seed=0, cache=Path(cache))
+    ...     data.outputs, tuple(data.batch(0).inputs.shape)
+    (256, (8, 64))
+    """
+    if isinstance(config, Text) and not isinstance(model, ViT):
+        from ademamix.lab.data.tokens import load_text
+
+        return load_text(config, context=model.context, batch=batch, seed=seed, cache=cache)
+    if isinstance(config, Images) and isinstance(model, ViT):
+        from ademamix.lab.data.images import load_images
+
+        return load_images(config, model=model, batch=batch, seed=seed)
+    raise DataError(f"a model of kind {model.kind!r} cannot be trained on {config.kind}: choose another of the two")

@@ -1,0 +1,132 @@
+"""Text of the Hugging Face hub, streamed, and of RedPajama v2, which lies beside it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ademamix.lab.data import DataError
+from ademamix.lab.data.text import Piece, Source, clean, content_hash, folder_files, is_validation
+
+VALIDATION_SHARE = 100
+"""One document in so many is validation. These datasets are large."""
+PRESETS = {
+    "fineweb": "hub:HuggingFaceFW/fineweb:sample-10BT:train:text",
+    "redpajama-v2": "https://data.together.xyz/redpajama-data-v2/v1.0.0/documents",
+}
+"""Short names. RedPajama's own repository on the hub is a script, which `datasets` does not run any more; its documents
+are files on a server of its makers."""
+SNAPSHOT, SHARDS = "2023-06", 5000
+WAITS = (1.0, 10.0)
+"""Seconds before a second and a third attempt to read a file."""
+
+
+class HubName(NamedTuple):
+    """A dataset of the hub, or a local folder of one, as `hub:NAME[:CONFIG[:SPLIT[:FIELD]]]`.
+
+    >>> HubName.parse("hub:HuggingFaceFW/fineweb:sample-10BT")
+    HubName(name='HuggingFaceFW/fineweb', config='sample-10BT', split='train', field='text')
+    >>> HubName.parse("hub:wikipedia:::body").field
+    'body'
+    """
+
+    name: str
+    config: str | None
+    split: str
+    field: str
+
+    @classmethod
+    def parse(cls, source: str) -> HubName:
+        """Return the parts of a source's name; those left empty have their defaults."""
+        parts = source.removeprefix("hub:").split(":")
+        if not parts[0] or len(parts) > 4:
+            raise DataError(f"a dataset of the hub is named hub:NAME[:CONFIG[:SPLIT[:FIELD]]], got {source!r}")
+        name, config, split, field = (*parts, "", "", "")[:4]
+        return cls(name, config or None, split or "train", field or "text")
+
+
+def is_text_of_the_hub(source: str) -> bool:
+    """Say whether a source is a preset or the name of a dataset."""
+    return source.startswith("hub:") or source in PRESETS
+
+
+def text_source(source: str, cache: Path) -> Source:
+    """Return the text of a preset or of a dataset of the hub.
+
+    A document is validation if the hash of its text says so, so a copy of it never gets into training.
+    """
+    preset = PRESETS.get(source.removeprefix("hub:"), source)
+    if not preset.startswith("hub:"):
+        return Source(f"{preset}/{SNAPSHOT}", lambda: _pieces(redpajama(preset)), streamed=True)
+    dataset = HubName.parse(preset)
+    local = Path(dataset.name).expanduser()
+    content = content_hash(folder_files(local), cache) if local.is_dir() else ""
+    return Source(json.dumps([*dataset, content]), lambda: _pieces(_stream(dataset)), streamed=True)
+
+
+def redpajama(root: str) -> Iterator[str]:
+    """Yield the English documents of RedPajama v2's snapshot 2023-06, of its two better quality classes.
+
+    It is read file by file from `root`. A file that the server does not have, or that is broken there, is left out with
+    a warning; both occur.
+    """
+    for shard in range(SHARDS):
+        for quality in ("head", "middle"):
+            url = f"{root}/{SNAPSHOT}/{shard:04d}/en_{quality}.json.gz"
+            try:
+                content = gzip.decompress(_download(url))
+            except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+                warnings.warn(f"{url} is left out: {error}", stacklevel=2)
+                continue
+            yield from (json.loads(line)["raw_content"] for line in content.splitlines())
+
+
+def cannot_be_had(what: str, error: Exception) -> DataError:
+    """Return the error for what the hub, or the library that asks it, does not give."""
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    return DataError(f"{what} cannot be had: {reason} (is the name right? without a network, give a local folder)")
+
+
+def _download(url: str) -> bytes:
+    for wait in (*WAITS, None):
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                raise FileNotFoundError("the server does not have it") from None
+            failure: Exception = error
+        except (OSError, http.client.HTTPException) as error:
+            failure = error
+        if wait is not None:
+            time.sleep(wait)
+    raise cannot_be_had(url, failure) from failure
+
+
+def _stream(dataset: HubName) -> Iterator[Any]:
+    what = f"the {dataset.field!r} of the split {dataset.split!r} of the dataset {dataset.name!r}"
+    try:
+        import datasets  # type: ignore[import-untyped]
+
+        rows = datasets.load_dataset(dataset.name, dataset.config, split=dataset.split, streaming=True)
+        for row in rows.select_columns([dataset.field]):
+            yield row[dataset.field]
+    except Exception as error:  # whatever the library raises: its errors have no class in common
+        raise cannot_be_had(what, error) from error
+
+
+def _pieces(texts: Iterable[Any]) -> Iterator[Piece]:
+    for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"a document must be a string, got {text!r:.80}: name the field that holds the text")
+        document = clean(text)
+        yield Piece(document, is_validation(document, VALIDATION_SHARE), ends_document=True)

@@ -1,0 +1,118 @@
+"""Live progress of several runs: bars on a terminal, a line for each every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from ademamix.lab.config import Run
+from ademamix.lab.record import Result
+from ademamix.lab.runner import Status, run_all
+from ademamix.lab.train import Options
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LINE_EVERY = 15.0  # seconds between lines where there is no terminal
+
+
+class Display:
+    """Shows what :func:`ademamix.lab.runner.run_all` watches; written to stderr."""
+
+    def __init__(self, title: str) -> None:
+        self._console = Console(stderr=True)
+        self._title = title
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[details]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._told = float("-inf")
+
+    def __enter__(self) -> Self:
+        self._console.print(self._title, highlight=False, soft_wrap=True)
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def __call__(self, statuses: Mapping[str, Status]) -> None:
+        """Show how far the runs are."""
+        tell = time.monotonic() - self._told >= LINE_EVERY and not self._console.is_terminal
+        for name, status in statuses.items():
+            done, details = status.config.steps - status.steps_left, describe(status)
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=status.config.steps, details="")
+            self._bars.update(self._tasks[name], completed=done, details=details)
+            if tell and status.progress and not status.result:
+                line = f"{name}: step {done:,} of {status.config.steps:,}, {details}"
+                self._console.print(line, highlight=False, soft_wrap=True)
+        if tell:
+            self._told = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where and how runs are carried out, with their progress shown."""
+
+    options: Options
+    processes: int = 2
+    threads: int = 1
+
+    def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
+        """Carry out the runs that are not finished, and return the results of all by name."""
+        with Display(title) as display:
+            return run_all(runs, self.options, processes=self.processes, threads=self.threads, watch=display)
+
+
+def describe(status: Status) -> str:
+    """Say how far a run is, in a few words.
+
+    >>> from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+    >>> from ademamix.lab.train import Progress
+    >>> config = Run(
+    ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
+    ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine"),
+    ...     steps=1000, batch=8, validate_every=100,
+    ... )
+    >>> describe(Status(config, Progress(step=200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
+    'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
+    """
+    if status.result is not None:
+        end = "diverged" if status.result.diverged else f"validation {status.result.validation_loss:.4f}"
+        return f"finished, {end}"
+    if status.waits:
+        return "waits for another process that trains it"
+    if status.progress is None:
+        return "not yet begun"
+    progress, parts = status.progress, []
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.3f}")
+    if progress.validation_loss is not None:
+        parts.append(f"validation {progress.validation_loss:.3f}")
+    speed = progress.steps_a_second
+    return ", ".join([*parts, f"{speed:.3g} steps/s", f"{clock(status.steps_left / speed)} left"])
+
+
+def clock(seconds: float) -> str:
+    """Write a duration.
+
+    >>> clock(80), clock(3725)
+    ('1:20', '1:02:05')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

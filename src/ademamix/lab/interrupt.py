@@ -1,0 +1,38 @@
+"""Ctrl-C, and the polite kill of a cluster: stop after this step, saved."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and is saved."""
+
+
+@contextlib.contextmanager
+def asked_to_stop(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C, or a polite kill, into an event; the second one acts as usual."""
+    stop = stop or threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -1,0 +1,102 @@
+"""What can look into a run, or step into it: callbacks of the training loop.
+
+A probe keeps nothing from one step to the next, so that a run that was killed goes on with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ademamix.lab import config
+from ademamix.lab.data import Batch
+
+if TYPE_CHECKING:
+    from ademamix.lab.train import Training
+
+
+class Probe(Protocol):
+    """Called around each step; `training.step` is the number of steps done."""
+
+    def batch(self, training: Training, batch: Batch) -> Batch:
+        """Return what the coming step trains on."""
+        ...
+
+    def before(self, training: Training) -> Any:
+        """Look at the run before the optimizer's step, with its gradients; what this returns goes to `after`."""
+        ...
+
+    def after(self, training: Training, seen: Any) -> dict[str, float]:
+        """Look at the run after the step, and return what to record."""
+        ...
+
+
+class _Nothing:
+    """A probe that does nothing, for the others to change one part of."""
+
+    def batch(self, training: Training, batch: Batch) -> Batch:
+        return batch
+
+    def before(self, training: Training) -> Any:
+        return None
+
+    def after(self, training: Training, seen: Any) -> dict[str, float]:
+        return {}
+
+
+class FollowBatch(_Nothing):
+    """Records the loss on a held-out batch."""
+
+    def __init__(self, settings: config.FollowBatch) -> None:
+        self._settings = settings
+
+    def after(self, training: Training, seen: Any) -> dict[str, float]:
+        """Return the loss on the batch, if this step is one of those that count."""
+        if training.step % self._settings.every:
+            return {}
+        index = self._settings.batch
+        return {f"loss_on_batch_{index}": training.loss_on(training.data.held_out(index))}
+
+
+class InjectBatch(_Nothing):
+    """Puts a held-out batch into the training data, at one step."""
+
+    def __init__(self, settings: config.InjectBatch) -> None:
+        self._settings = settings
+
+    def batch(self, training: Training, batch: Batch) -> Batch:
+        """Return the held-out batch at its step."""
+        return training.data.held_out(self._settings.batch) if training.step + 1 == self._settings.step else batch
+
+
+class UpdateNorms(_Nothing):
+    r"""Records :math:`\|\theta^{(t)} - \theta^{(t-1)}\|_2`, weight decay included."""
+
+    def __init__(self, settings: config.UpdateNorms) -> None:
+        self._settings = settings
+
+    def before(self, training: Training) -> Any:
+        """Return a copy of the parameters."""
+        if self._settings.first <= training.step + 1 <= self._settings.last:
+            return [parameter.detach().clone() for parameter in training.model.parameters()]
+        return None
+
+    def after(self, training: Training, seen: Any) -> dict[str, float]:
+        """Return the norm of the change."""
+        if seen is None:
+            return {}
+        changes = torch._foreach_sub([parameter.detach() for parameter in training.model.parameters()], seen)
+        return {"update_norm": torch.nn.utils.get_total_norm(changes).item()}
+
+
+PROBES: dict[type[config.Config], Any] = {
+    config.FollowBatch: FollowBatch,
+    config.InjectBatch: InjectBatch,
+    config.UpdateNorms: UpdateNorms,
+}
+
+
+def build(settings: tuple[config.Config, ...]) -> list[Probe]:
+    """Return the probes that a config names."""
+    return [PROBES[type(part)](part) for part in settings]

@@ -1,0 +1,247 @@
+"""The folder of a run: its config, metrics, checkpoints and result, none of them ever half written.
+
+A file gets its name only after its content is on disk, and a checkpoint's name ends with the hash of its content, so
+that a torn one is known when it is read. Metrics are appended; what lies beyond the checkpoint that a run goes on from
+is cut off, and comes again, the same. One process at a time may write into a folder: it holds the lock, which the
+kernel takes back when the process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from ademamix.lab.config import Run, read
+
+KEPT_CHECKPOINTS = 2  # the newest may be torn by a failing disk
+PART = ".part"  # what a file is called until it is whole
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on: why, where it stands and what to do."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a finished run ended."""
+
+    steps: int
+    validation_loss: float
+    """The last one; of a run that diverged, the one before that, or NaN."""
+    accuracy: float | None
+    """Of the last validation, if the run classifies images."""
+    seconds: float
+    """Time spent in steps: no validation, no checkpoints."""
+    parameters: int
+    state_bytes: int
+    diverged: bool = False
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The mean time of a step."""
+        return self.seconds / self.steps
+
+
+class RunFolder:
+    """The folder of one run, `root`/`config.key`.
+
+    >>> import tempfile
+    >>> from ademamix.lab.config import GPT, Cosine, Optimizer, Text
+    >>> config = Run(
+    ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
+    ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine"),
+    ...     steps=1000, batch=8, validate_every=100,
+    ... )
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     folder = RunFolder(Path(root), config)
+    ...     with folder.locked():
+    ...         folder.save_checkpoint(10, {"weights": torch.ones(2)})
+    ...         step, state = folder.load_checkpoint()
+    >>> step, state
+    (10, {'weights': tensor([1., 1.])})
+    """
+
+    def __init__(self, root: Path, config: Run) -> None:
+        self.config = config
+        self.path = root / config.key
+        self._metrics = self.path / "metrics.jsonl"
+        self._result = self.path / "result.json"
+
+    @contextlib.contextmanager
+    def locked(self, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Create the folder and hold it alone; while another process holds it, wait, after calling `on_wait` once."""
+        with self._explained("create"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / "lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                if on_wait is not None:
+                    on_wait()
+                lock.acquire()
+        try:
+            with self._explained("write to"):
+                for leftover in self.path.glob(f".*{PART}"):
+                    _remove(leftover)
+                write_atomically(self.path / "config.json", self.config.model_dump_json(indent=1) + "\n")
+            yield
+        finally:
+            lock.release()
+
+    def result(self) -> Result | None:
+        """Return how the run ended, or None if it has not."""
+        return Result(**json.loads(self._result.read_text())) if self._result.exists() else None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the recorded rows; each has a "step" and whatever was recorded after it."""
+        if not self._metrics.exists():
+            return []
+        lines = self._metrics.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half written
+
+    def keep_metrics_until(self, step: int) -> None:
+        """Cut off what was recorded after `step`."""
+        rows = [row for row in self.metrics() if row["step"] <= step]
+        with self._explained("write to"):
+            write_atomically(self._metrics, "".join(_line(row) for row in rows))
+
+    @contextlib.contextmanager
+    def open_metrics(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Give a function that appends a row."""
+        with self._explained("write to"), self._metrics.open("a") as file:
+
+            def append(row: Mapping[str, Any]) -> None:
+                with self._explained("write to"):
+                    file.write(_line(row))
+                    file.flush()
+
+            yield append
+
+    def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint, and the metrics so far, to disk; then remove the oldest."""
+        with self._explained("write a checkpoint to"):
+            if self._metrics.exists():
+                with self._metrics.open("r+") as metrics:
+                    os.fsync(metrics.fileno())
+            folder = self.path / "checkpoints"
+            folder.mkdir(exist_ok=True)
+            temporary = self.path / f".checkpoint{PART}"
+            with _whole_or_not_at_all(temporary) as file:
+                torch.save(dict(state), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(folder / f"{step:09d}-{_hash(temporary)}.pt")
+            _sync_folder(folder)
+            for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
+                old.unlink()
+
+    def load_checkpoint(self, device: torch.device | str = "cpu") -> tuple[int, dict[str, Any]] | None:
+        """Return the newest checkpoint that is whole, and its step; say so if a newer one is not."""
+        for path in self._checkpoints():
+            step, name = path.stem.split("-")
+            if _hash(path) == name:
+                return int(step), torch.load(path, map_location=device, weights_only=True)
+            print(f"ademamix: {path} is damaged; going on from the one before", file=sys.stderr)
+        return None
+
+    def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
+        """Keep the result and the model that `save_model(folder)` writes, and drop the checkpoints."""
+        with self._explained("write the result to"):
+            temporary, model = self.path / f".model{PART}", self.path / "model"
+            _remove(temporary)
+            save_model(temporary)
+            _remove(model)
+            temporary.replace(model)
+            write_atomically(self._result, json.dumps(asdict(result), indent=1) + "\n")
+            _remove(self.path / "checkpoints")
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write another file of the folder."""
+        with self._explained("write to"):
+            write_atomically(self.path / name, json.dumps(content, indent=1) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Read what :meth:`write_json` wrote, or None."""
+        path = self.path / name
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoints").glob("*.pt"), reverse=True)
+
+    @contextlib.contextmanager
+    def _explained(self, deed: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            # when a write fails, torch.save raises a RuntimeError while it handles the OSError
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            raise RunError(
+                f"cannot {deed} the folder {str(self.path)!r}: {cause.strerror or cause}. What was saved before is "
+                "intact: free some space or make it writable, then give the same command again, and the run goes on."
+            ) from error
+
+
+def open_folder(path: Path) -> RunFolder:
+    """Return the run whose folder this is."""
+    return RunFolder(path.parent, read(Run, (path / "config.json").read_text()))
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Give `path` this content: at every moment it has the old or the new one, whole."""
+    temporary = path.with_name(f".{path.name}{PART}")
+    with _whole_or_not_at_all(temporary) as file:
+        file.write(content.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("wb") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row) + "\n"

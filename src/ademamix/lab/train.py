@@ -1,0 +1,275 @@
+"""The training loop: batch, loss, backward, clip, step, record.
+
+Nothing random is carried from one step to the next: the batch, dropout and stochastic rounding of a step are functions
+of the run's seed and the step. So parameters, optimizer state and the step are all that a checkpoint needs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+import ademamix
+from ademamix.lab import data, models, optimizers, probes, sinks
+from ademamix.lab.config import Run
+from ademamix.lab.data import Batch, Dataset
+from ademamix.lab.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.record import Result, RunError, RunFolder
+
+SAVE_EVERY = 30.0  # seconds
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to carry out a run: what does not change its numbers."""
+
+    out: Path
+    """Runs are kept in `out`/runs, prepared data in `out`/data."""
+    device: str = "cpu"
+    save_every: float = SAVE_EVERY
+    """Seconds between checkpoints."""
+    wandb: str | None = None
+    """A project of Weights & Biases to record to."""
+
+    @property
+    def runs(self) -> Path:
+        """The folder of runs."""
+        return self.out / "runs"
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    step: int
+    loss: float | None
+    validation_loss: float | None
+    steps_a_second: float
+
+
+class Training:
+    """A model in training: all that changes while a run goes on."""
+
+    def __init__(self, config: Run, dataset: Dataset, device: str) -> None:
+        self.config, self.data, self._device = config, dataset, torch.device(device)
+        self.step = 0
+        self.seconds = 0.0
+        self.probes = probes.build(config.probes)
+        torch.manual_seed(config.seed)
+        self.model = models.build_model(config.model, dataset.outputs)
+        nn.Module.to(self.model, self._device, DTYPES[config.parameters])
+        self._parameters = list(self.model.parameters())
+        self.optimizer = optimizers.build(
+            config.optimizer, models.parameter_groups(self.model), total_steps=config.steps
+        )
+        self._peak = config.optimizer.lr
+        self._loss_sum = torch.zeros((), device=self._device)
+
+    def advance(self) -> dict[str, float]:
+        """Take a step, and return what there is to record after it."""
+        config = self.config
+        start = time.perf_counter()
+        if config.switch is not None and self.step == config.switch.step:
+            self._switch()
+        batch = self.data.batch(self.step)
+        for probe in self.probes:
+            batch = probe.batch(self, batch)
+        self.seed_step()
+        self.model.train()
+        for part in _split(batch, config.accumulate):
+            loss = self._loss(part) / config.accumulate
+            loss.backward()
+            self._loss_sum += loss.detach()
+        norm = None if config.clip is None else torch.nn.utils.clip_grad_norm_(self._parameters, config.clip)
+        rate = learning_rate(config.schedule, self._peak, self.step + 1, config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        seen = [probe.before(self) for probe in self.probes]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        row = {}
+        if self.step % config.record_every == 0:
+            row = {"loss": self._loss_sum.item() / config.record_every, "lr": rate}
+            if norm is not None:
+                row["gradient_norm"] = norm.item()
+            self._loss_sum.zero_()
+        self.seconds += time.perf_counter() - start
+        for probe, memory in zip(self.probes, seen, strict=True):
+            row |= probe.after(self, memory)
+        return row
+
+    def seed_step(self) -> None:
+        """Make the dropout of the coming step a function of the seed and the step."""
+        # mixed, since torch's generator on CPU drops all but the lowest 32 bits of its seed
+        torch.manual_seed(int(np.random.SeedSequence([self.config.seed, self.step]).generate_state(1, np.uint64)[0]))
+
+    def validate(self) -> dict[str, float]:
+        """Return the mean loss on the validation split and, for images, the share of right answers."""
+        losses, right, answers = [], 0, 0
+        self.model.eval()
+        for batch in self.data.validation(self.config.validation_batches):
+            batch = self._placed(batch)
+            with torch.no_grad(), self._autocast():
+                logits = models.logits(self.model, batch.inputs)
+                losses.append(models.cross_entropy(logits, batch.targets).item())
+            if self.config.data.kind == "images":
+                right += int((logits.argmax(-1) == batch.targets).sum())
+                answers += len(batch.targets)
+        row = {"validation_loss": math.fsum(losses) / len(losses)}
+        return row | {"accuracy": right / answers} if answers else row
+
+    def loss_on(self, batch: Batch) -> float:
+        """Return the loss on a batch, as in validation."""
+        self.model.eval()
+        with torch.no_grad():
+            return self._loss(batch).item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a checkpoint needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "loss_sum": self._loss_sum,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        switch = self.config.switch
+        if switch is not None and state["step"] > switch.step:
+            self._switch()
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self._loss_sum = state["loss_sum"]
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        batch = self._placed(batch)
+        with self._autocast():
+            return models.cross_entropy(models.logits(self.model, batch.inputs), batch.targets)
+
+    def _switch(self) -> None:
+        switch = self.config.switch
+        assert switch is not None
+        left = self.config.steps - switch.step
+        self.optimizer = optimizers.switch(self.optimizer, switch.optimizer, total_steps=left)
+        self._peak = switch.optimizer.lr
+
+    def _placed(self, batch: Batch) -> Batch:
+        inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
+        if inputs.is_floating_point():
+            inputs = inputs.to(DTYPES[self.config.parameters])
+        return Batch(inputs, targets)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.config.autocast)
+
+
+def train(
+    config: Run,
+    options: Options,
+    *,
+    report: Callable[[Progress], None] = lambda progress: None,
+    on_wait: Callable[[], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again."""
+    folder = RunFolder(options.runs, config)
+    if (result := folder.result()) is not None:
+        return result
+    with folder.locked(on_wait=on_wait), asked_to_stop(stop) as stop:
+        if (result := folder.result()) is not None:  # the process that held the folder has finished the run
+            return result
+        dataset = data.load(
+            config.data, model=config.model, batch=config.batch, seed=config.seed, cache=options.out / "data"
+        )
+        _describe(folder, dataset)
+        training = Training(config, dataset, options.device)
+        if (saved := folder.load_checkpoint(options.device)) is not None:
+            training.load_state_dict(saved[1])
+        folder.keep_metrics_until(training.step)
+        with folder.open_metrics() as append, sinks.opened(folder, training.step, options.wandb) as sink:
+            result = _loop(training, folder, options, [append, sink], report, stop)
+        folder.finish(result, lambda path: models.save(training.model, path))
+    return result
+
+
+def _loop(
+    training: Training,
+    folder: RunFolder,
+    options: Options,
+    recorders: Sequence[Callable[[dict[str, float]], None]],
+    report: Callable[[Progress], None],
+    stop: threading.Event,
+) -> Result:
+    config = training.config
+    latest: dict[str, float] = {}
+    for row in folder.metrics():
+        latest |= row
+    first, first_seconds, saved_at = training.step, training.seconds, time.monotonic()
+    diverged = False
+    while training.step < config.steps and not diverged:
+        row = training.advance()
+        diverged = not math.isfinite(row.get("loss", 0.0))
+        if not diverged and (training.step % config.validate_every == 0 or training.step == config.steps):
+            row |= training.validate()
+        if row:
+            latest |= row
+            for record in recorders:
+                record({"step": training.step, **row})
+            speed = (training.step - first) / (training.seconds - first_seconds)
+            report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), speed))
+        if stop.is_set() or time.monotonic() - saved_at >= options.save_every:
+            folder.save_checkpoint(training.step, training.state_dict())
+            saved_at = time.monotonic()
+        if stop.is_set():
+            raise Interrupted
+    return Result(
+        steps=training.step,
+        validation_loss=latest.get("validation_loss", math.nan),
+        accuracy=latest.get("accuracy"),
+        seconds=training.seconds,
+        parameters=sum(parameter.numel() for parameter in training.model.parameters()),
+        state_bytes=optimizers.state_bytes(training.optimizer),
+        diverged=diverged,
+    )
+
+
+def _describe(folder: RunFolder, dataset: Dataset) -> None:
+    """Write down what the run is carried out with, and refuse to go on with other data."""
+    name = "environment.json"
+    before = folder.read_json(name)
+    if before is not None and before["data"] != dataset.fingerprint:
+        raise RunError(
+            f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
+            "back, or remove that folder to begin anew"
+        )
+    now = {
+        "data": dataset.fingerprint,
+        "ademamix": ademamix.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    folder.write_json(name, now)
+
+
+def _split(batch: Batch, parts: int) -> Iterator[Batch]:
+    for inputs, targets in zip(batch.inputs.chunk(parts), batch.targets.chunk(parts), strict=True):
+        yield Batch(inputs, targets)

@@ -1,0 +1,73 @@
+"""Small runs for the tests of the lab, and a process that carries one out."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.record import RunFolder
+from ademamix.lab.train import Options, train
+
+DOCS = str(Path(__file__).parents[1] / "docs")
+
+TINY = Run(
+    model=GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
+    data=Text(kind="text", source=DOCS),
+    optimizer=Optimizer(name="ademamix", lr=1e-2, settings={"weight_decay": 0.1}),
+    schedule=Cosine(kind="cosine", warmup=4),
+    steps=24,
+    batch=2,
+    validate_every=8,
+    validation_batches=2,
+    record_every=4,
+)
+
+DELICATE = TINY.model_copy(
+    update={
+        "model": GPT(kind="gpt", width=64, layers=1, heads=2, context=16, dropout=0.2),
+        "optimizer": Optimizer(name="ademamix", lr=4e-3, settings={"state_storage": "compact", "weight_decay": 0.1}),
+        "parameters": "bf16",
+        "steps": 200,
+        "accumulate": 2,
+        "validate_every": 50,
+        "record_every": 7,
+    }
+)
+"""All that a resume can get wrong: dropout, bf16 parameters with stochastic rounding, coded moments, half a mean."""
+
+
+def changed(run: Run, **fields: Any) -> Run:
+    return Run(**{**run.model_dump(), **fields})
+
+
+def process(run: Run, out: Path, save_every: float) -> multiprocessing.context.ForkProcess:
+    """Start a process that carries out `run`; a fork, for it has torch and transformers loaded already."""
+    started = multiprocessing.get_context("fork").Process(target=_carry_out, args=(run, out, save_every))
+    started.start()
+    return started
+
+
+def _carry_out(run: Run, out: Path, save_every: float) -> None:
+    torch.set_num_threads(1)
+    train(run, Options(out, save_every=save_every))
+
+
+def kill(started: multiprocessing.context.ForkProcess) -> None:
+    assert started.pid is not None
+    os.kill(started.pid, signal.SIGKILL)
+    started.join()
+
+
+def outcome(run: Run, out: Path) -> tuple[bytes, bytes, dict[str, Any]]:
+    """Return the bytes of the model and of the metrics, and the result without its time."""
+    folder = RunFolder(out / "runs", run).path
+    result = json.loads((folder / "result.json").read_text())
+    del result["seconds"]
+    return (folder / "model" / "model.safetensors").read_bytes(), (folder / "metrics.jsonl").read_bytes(), result

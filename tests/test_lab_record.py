@@ -1,0 +1,171 @@
+"""The folder of a run: whole files, one writer, clear errors."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+import torch
+
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
+from ademamix.lab.train import Options, train
+from lab_runs import TINY, changed, kill, outcome, process
+
+
+def _folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs", TINY)
+
+
+def test_the_key_depends_on_what_decides_the_numbers() -> None:
+    assert TINY.key == Run.model_validate_json(TINY.model_dump_json()).key
+    assert TINY.key == changed(TINY, seed=0).key
+    others = [
+        changed(TINY, seed=1),
+        changed(TINY, optimizer=Optimizer(name="adamw", lr=1e-2)),
+        changed(TINY, clip=None),
+    ]
+    assert len({TINY.key, *(other.key for other in others)}) == 4
+
+
+def test_a_folder_knows_its_run(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        pass
+    assert open_folder(folder.path).config == TINY
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        for step in (5, 10, 15, 20):
+            folder.save_checkpoint(step, {"x": torch.full((3,), float(step))})
+        assert len(list((folder.path / "checkpoints").iterdir())) == KEPT_CHECKPOINTS
+        step, state = folder.load_checkpoint() or (None, {})
+    assert step == 20
+    assert state["x"].tolist() == [20.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:50] + b"?" + content[51:]])
+def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, damage, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        folder.save_checkpoint(1, {"x": torch.ones(3)})
+        folder.save_checkpoint(2, {"x": torch.ones(3)})
+        newest = max((folder.path / "checkpoints").iterdir())
+        newest.write_bytes(damage(newest.read_bytes()))
+        assert (folder.load_checkpoint() or (None,))[0] == 1
+    assert newest.name in capsys.readouterr().err
+
+
+def test_a_half_written_line_of_metrics_is_dropped(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        with folder.open_metrics() as append:
+            append({"step": 4, "loss": 2.0})
+            append({"step": 8, "loss": 1.0})
+        with (folder.path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 12, "lo')
+        assert [row["step"] for row in folder.metrics()] == [4, 8]
+        folder.keep_metrics_until(4)
+        assert folder.metrics() == [{"step": 4, "loss": 2.0}]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        pass
+    (folder.path / ".checkpoint.part").write_bytes(b"half")
+    (folder.path / ".model.part").mkdir()
+    with folder.locked():
+        assert not list(folder.path.glob("*.part"))
+        assert not list(folder.path.glob(".*.part"))
+
+
+def _hold(folder: RunFolder, held: Event) -> None:
+    with folder.locked():
+        held.set()
+        time.sleep(60)
+
+
+def test_a_second_process_waits_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    folder, held, waited = _folder(tmp_path), context.Event(), []
+    holder = context.Process(target=_hold, args=(folder, held))
+    holder.start()
+    assert held.wait(30)
+
+    def on_wait() -> None:
+        waited.append(True)
+        kill(holder)
+
+    with folder.locked(on_wait=on_wait):
+        assert waited == [True]
+
+
+def test_two_processes_on_one_run_train_it_once(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    train(TINY, Options(alone))
+    both = [process(TINY, together, save_every=0.0) for _ in range(2)]
+    for one in both:
+        one.join()
+        assert one.exitcode == 0
+    assert outcome(TINY, together) == outcome(TINY, alone)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    options = Options(tmp_path)
+    first = train(TINY, options)
+    reports: list[object] = []
+    assert train(TINY, options, report=reports.append) == first
+    assert not reports
+    folder = RunFolder(options.runs, TINY)
+    assert isinstance(folder.result(), Result)
+    assert not (folder.path / "checkpoints").exists()
+
+
+@pytest.fixture
+def _small_disk():
+    """Files may not grow beyond 20 kB: what a full disk does, as far as a program can see."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("_small_disk")
+def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        folder.save_checkpoint(1, {"x": torch.ones(10)})
+        with pytest.raises(RunError, match="What was saved before is intact"):
+            folder.save_checkpoint(2, {"x": torch.ones(100_000)})
+        assert (folder.load_checkpoint() or (None,))[0] == 1
+        assert not list(folder.path.glob(".*.part"))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunError, match=r"cannot create the folder '.*runs.*'"), _folder(tmp_path).locked():
+        pass
+
+
+def test_other_data_than_before_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("one two three four five six seven\n" * 200)
+    run = changed(TINY, data={"kind": "text", "source": str(source)})
+    options = Options(tmp_path)
+    folder = RunFolder(options.runs, run)
+    train(run, options)
+    (folder.path / "result.json").unlink()
+    source.write_text("eight nine ten eleven twelve\n" * 200)
+    with pytest.raises(RunError, match="has changed since the run"):
+        train(run, options)

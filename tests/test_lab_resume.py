@@ -1,0 +1,100 @@
+"""A run that was killed goes on and ends with the same bits."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ademamix.lab.config import Optimizer, Run, Switch
+from ademamix.lab.record import RunFolder
+from ademamix.lab.train import Interrupted, Options, Progress, train
+from lab_runs import DELICATE, TINY, changed, kill, outcome, process
+
+KILLS = 20
+WHILE_SAVING = 8  # of these, so many while a checkpoint is being written
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # a fork cannot use the parent's threads
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, dict[str, object]]:
+    out = tmp_path_factory.mktemp("whole")
+    train(DELICATE, Options(out, save_every=float("inf")))
+    return outcome(DELICATE, out)
+
+
+def _wait_for_steps(out: Path, steps: int) -> None:
+    folder = RunFolder(out / "runs", DELICATE)
+    while not any(row["step"] >= steps for row in folder.metrics()):
+        time.sleep(0.001)
+
+
+def _wait_for_part(out: Path) -> None:
+    part = RunFolder(out / "runs", DELICATE).path / ".checkpoint.part"
+    while not part.exists():
+        time.sleep(0)
+
+
+@pytest.mark.parametrize("trial", range(KILLS))
+def test_killed_at_a_random_moment(
+    trial: int, tmp_path: Path, uninterrupted: tuple[bytes, bytes, dict[str, object]]
+) -> None:
+    moment = random.Random(trial)
+    while_saving = trial < WHILE_SAVING
+    save_every = 0.0 if while_saving else 0.02
+    run = process(DELICATE, tmp_path, save_every)
+    _wait_for_steps(tmp_path, moment.randrange(1, 180))
+    if while_saving:
+        _wait_for_part(tmp_path)
+    else:
+        time.sleep(moment.random() * 0.05)
+    kill(run)
+    assert RunFolder(tmp_path / "runs", DELICATE).result() is None, "it was killed too late"
+    resumed = process(DELICATE, tmp_path, save_every)
+    resumed.join()
+    assert resumed.exitcode == 0
+    assert outcome(DELICATE, tmp_path) == uninterrupted
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    train(TINY, Options(whole))
+    _stop_at(TINY, torn, 16, save_every=0.0)
+    newest = max((torn / "runs" / TINY.key / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    train(TINY, Options(torn))
+    assert "is damaged" in capsys.readouterr().err
+    assert outcome(TINY, torn) == outcome(TINY, whole)
+
+
+@pytest.mark.parametrize("stop_at", [8, 12, 16])
+def test_a_switch_survives_a_stop_before_at_and_after_it(tmp_path: Path, stop_at: int) -> None:
+    run = changed(
+        TINY,
+        optimizer=Optimizer(name="adamw", lr=1e-2),
+        switch=Switch(step=12, optimizer=Optimizer(name="ademamix", lr=5e-3)),
+    )
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(run, Options(whole))
+    _stop_at(run, stopped, stop_at)
+    train(run, Options(stopped))
+    assert outcome(run, stopped) == outcome(run, whole)
+
+
+def _stop_at(run: Run, out: Path, step: int, save_every: float = float("inf")) -> None:
+    """Ask the run to stop after a step, as Ctrl-C does."""
+
+    def report(progress: Progress) -> None:
+        if progress.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        train(run, Options(out, save_every=save_every), report=report)
