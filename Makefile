@@ -11,7 +11,7 @@ BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard csrc/*)
 .PHONY: demo test test-triton lint bench clean
 
 demo: $(INSTALLED)
-	$(BIN)/ademamix reproduce toy-rosenbrock
+	$(BIN)/ademamix compare $(ARGS)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)

@@ -122,10 +122,8 @@ def _tuned(base: Run, arms: list[Optimizer], lab: Lab, folder: Path, options: ar
     from ademamix.lab.record import write_atomically
 
     bases = {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
-    middle = options.lr or base.optimizer.lr
-    rates = [middle * 2.0**power for power in range(-(options.tune // 2), (options.tune + 1) // 2)]
     title = f"Learning rates, on seed 0, for each of {', '.join(bases)}"
-    sweeps = sweep.tune(bases, rates, lambda runs: lab.carry_out(runs, title))
+    sweeps = sweep.tune(bases, options.tune, lambda runs: lab.carry_out(runs, title))
     write_atomically(folder / "sweep.json", json.dumps(sweep.records(bases, sweeps), indent=1) + "\n")
     print("validation loss by learning rate, seed 0:")
     print(sweep.table(sweeps) + "\n")

@@ -19,16 +19,16 @@ from ademamix.schedules import beta3_for_horizon
 DEFAULT = Run(
     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64),
     data=Text(kind="text"),
-    optimizer=Optimizer(name="adamw", lr=4e-3, settings={"weight_decay": 0.1}),
+    optimizer=Optimizer(name="adamw", lr=8e-3, settings={"weight_decay": 0.1}),
     schedule=Cosine(kind="cosine", warmup=200),
-    steps=20_000,
+    steps=24_000,
     batch=8,
-    validate_every=400,
+    validate_every=480,
     validation_batches=64,
 )
 OPTIMIZERS = {
     "adamw": DEFAULT.optimizer,
-    "ademamix": Optimizer(name="ademamix", lr=2e-3, settings={"weight_decay": 0.1, "alpha": 8.0}),
+    "ademamix": Optimizer(name="ademamix", lr=1e-3, settings={"weight_decay": 0.1, "alpha": 8.0}),
 }
 """What is compared unless the user says otherwise."""
 

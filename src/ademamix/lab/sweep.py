@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,15 +39,19 @@ class Sweep:
         return min(self.losses) < self.best < max(self.losses)
 
 
-def tune(bases: Mapping[str, Run], rates: Sequence[float], run: Runner, *, growth: int = GROWTH) -> dict[str, Sweep]:
+def tune(bases: Mapping[str, Run], count: int, run: Runner) -> dict[str, Sweep]:
     """Find the best learning rate for each of `bases`, by name, with complete runs of each.
 
-    `rates` is the first list; where the best is at its end, it grows there, by factors of two, at most `growth` times.
-    `run(runs)` carries out runs by name and returns their results.
+    The list has `count` rates, a factor of two apart, with that of the base in the middle; where the best is at its
+    end, it grows there, at most `GROWTH` times. A list of one or two is taken as it is. `run(runs)` carries out runs by
+    name and returns their results.
     """
     losses: dict[str, dict[float, float]] = {name: {} for name in bases}
-    wanted = {name: list(rates) for name in bases}
-    for _ in range(1 + growth):
+    wanted = {
+        name: [base.optimizer.lr * 2.0 ** (power - count // 2) for power in range(count)]
+        for name, base in bases.items()
+    }
+    for _ in range(1 + GROWTH if count > 2 else 1):
         named = {
             f"{name} lr={rate:g}": (name, rate, _with_rate(bases[name], rate))
             for name in bases

@@ -36,8 +36,8 @@ class Setting:
     ademamix: Optimizer
     longer: tuple[int, ...]
     """For how many steps AdamW is trained besides T."""
-    rates: tuple[float, ...]
-    """Learning rates to choose from, at T, on seed 0; empty: those of the optimizers are used."""
+    rates: int
+    """How many learning rates to choose from, at T, on seed 0, around those of the optimizers; 0: they are used."""
     seeds: tuple[int, ...]
 
 
@@ -63,12 +63,12 @@ def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: 
             name="ademamix", lr=ademamix_lr, settings={**DECAY, "betas": [0.9, 0.999, 0.9999], "alpha": alpha}
         ),
         longer=longer,
-        rates=(),
+        rates=0,
         seeds=(1,),
     )
 
 
-def _small(title: str, base: Run, rates: tuple[float, ...], seeds: tuple[int, ...]) -> Setting:
+def _small(title: str, base: Run, rates: int, seeds: tuple[int, ...]) -> Setting:
     return Setting(
         title=title,
         base=base,
@@ -90,7 +90,7 @@ def settings(scale: Scale) -> list[Setting]:
         ]
     if scale == "laptop":
         base = compare.DEFAULT.model_copy(update={"steps": 10_000, "validate_every": 200})
-        return [_small("0.12M parameters, bytes", base, (2e-3, 4e-3, 8e-3), (1, 2, 3))]
+        return [_small("0.12M parameters, bytes", base, 3, (1, 2, 3))]
     base = compare.DEFAULT.model_copy(
         update={
             "model": GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
@@ -101,7 +101,7 @@ def settings(scale: Scale) -> list[Setting]:
             "validation_batches": 2,
         }
     )
-    return [_small("smoke", base, (4e-3,), (1,))]
+    return [_small("smoke", base, 1, (1,))]
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,7 @@ def reproduce(folder: Path, scale: Scale, lab: Lab) -> str:
 def _tuned(setting: Setting, lab: Lab) -> tuple[Optimizer, Optimizer, str]:
     runs = compare.plan(setting.base, [setting.adamw, setting.ademamix], [0])
     bases = {name: of_seed[0] for name, of_seed in runs.items()}
-    growth = sweep.GROWTH if len(setting.rates) > 1 else 0
-    sweeps = sweep.tune(
-        bases, setting.rates, lambda runs: lab.carry_out(runs, f"{setting.title}: learning rates"), growth=growth
-    )
+    sweeps = sweep.tune(bases, setting.rates, lambda runs: lab.carry_out(runs, f"{setting.title}: learning rates"))
     adamw, ademamix = (
         optimizer.model_copy(update={"lr": found.best})
         for optimizer, found in zip((setting.adamw, setting.ademamix), sweeps.values(), strict=True)

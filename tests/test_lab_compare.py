@@ -1,0 +1,203 @@
+"""`ademamix compare` and `ademamix train`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ademamix.cli import main
+from ademamix.lab import compare, sweep
+from ademamix.lab.compare import Arm
+from ademamix.lab.config import Optimizer
+from ademamix.lab.record import Result, open_folder
+from ademamix.lab.train import Options, train
+from lab_runs import DOCS, TINY, changed
+
+SMALL = ["--model", "gpt-tiny:width=16,layers=1,heads=1,context=16", "--data", DOCS, "--batch", "2"]
+
+
+def _result(loss: float, *, diverged: bool = False) -> Result:
+    return Result(
+        steps=100,
+        validation_loss=loss,
+        accuracy=None,
+        seconds=1.0,
+        parameters=10,
+        state_bytes=80,
+        diverged=diverged,
+    )
+
+
+def _arm(name: str, curves: list[dict[int, float]]) -> Arm:
+    results = [_result(curve[100]) for curve in curves]
+    return Arm(name, Optimizer(name="adamw", lr=1e-3), results, curves)
+
+
+ADAMW = _arm("AdamW", [{50: 2.0, 100: 1.0}, {50: 2.2, 100: 1.2}])
+ADEMAMIX = _arm("AdEMAMix", [{50: 2.1, 75: 1.0, 100: 0.8}, {50: 2.1, 75: 1.1, 100: 0.9}])
+BASE = changed(TINY, steps=100)
+
+
+def test_the_comparison_counts_what_it_says() -> None:
+    assert ADAMW.loss == pytest.approx(1.1)
+    assert ADEMAMIX.curve == pytest.approx({50: 2.1, 75: 1.05, 100: 0.85})
+    assert ADEMAMIX.first_step_at(ADAMW.loss) == 75
+    assert ADAMW.first_step_at(0.1) is None
+    table = compare.table(BASE, [ADAMW, ADEMAMIX])
+    assert "1.1000" in table
+    assert "75 (25% fewer)" in table
+    assert "lower than AdamW, of 2 seeds" in table
+    assert compare.conclusion(BASE, [ADAMW, ADEMAMIX]) == (
+        "AdEMAMix ended 0.2500 below AdamW, and was as low at step 75: 25% fewer steps."
+    )
+
+
+def test_a_loss_is_called_a_loss() -> None:
+    assert compare.conclusion(BASE, [ADEMAMIX, ADAMW]) == "AdamW did not end below AdEMAMix (1.1000 against 0.8500)."
+    diverged = Arm("Lion", Optimizer(name="lion", lr=1.0), 2 * [_result(math.nan, diverged=True)], 2 * [{}])
+    assert "did not end below" in compare.conclusion(BASE, [ADAMW, diverged])
+    assert "not reached" in compare.table(BASE, [ADAMW, diverged])
+
+
+def test_a_sweep_grows_until_the_best_has_neighbours() -> None:
+    best = {"AdamW": 4e-3, "AdEMAMix": 1e-3}
+    calls = []
+
+    def run(runs):
+        calls.append(list(runs))
+        distances = {label: abs(math.log(run.optimizer.lr / best[label.split()[0]])) for label, run in runs.items()}
+        return {label: _result(1 + distance) for label, distance in distances.items()}
+
+    runs = compare.plan(TINY, [Optimizer(name="adamw", lr=4e-3), Optimizer(name="ademamix", lr=4e-3)], [0])
+    found = sweep.tune({name: of_seed[0] for name, of_seed in runs.items()}, 3, run)
+    assert {name: swept.best for name, swept in found.items()} == best
+    assert all(swept.settled for swept in found.values())
+    assert [len(labels) for labels in calls] == [6, 1, 1]
+    assert "best: 0.001" in sweep.table(found)
+
+
+def test_compare_trains_shows_and_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", *SMALL, "--steps", "20", "--out", str(tmp_path), "--tune", "1", "--seeds", "3"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    for part in ("best: 0.004", "AdamW", "AdEMAMix", "time of a step", "bytes a parameter", "compare.png", "beta3"):
+        assert part in shown
+    assert (tmp_path / "compare" / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert set(json.loads((tmp_path / "compare" / "sweep.json").read_text())) == {"AdamW", "AdEMAMix"}
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines()[-8:] == shown.splitlines()[-8:]
+    assert "Trained before" in again.out
+
+
+def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "train",
+        *SMALL,
+        "--steps",
+        "20",
+        "--optimizer",
+        "lion:lr=1e-3",
+        "--out",
+        str(tmp_path),
+        "--threads",
+        "1",
+    ]
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert "validation loss" in shown.out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert str(folder) in shown.out
+    assert open_folder(folder).config.optimizer == Optimizer(name="lion", lr=1e-3, settings={"weight_decay": 0.1})
+    assert main(["train", "--config", str(folder / "config.json"), "--out", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "gpt-huge"], "there is no model 'gpt-huge': choose one of gpt-tiny"),
+        (["--model", "gpt-tiny:depth=3"], "depth: Extra inputs are not permitted, got 3"),
+        (["--optimizer", "sgd"], "got 'sgd'"),
+        (["--optimizer", "adamw:alpha=3", *SMALL], "optimizer 'adamw' has no setting 'alpha': it takes"),
+        (["--data", "/nowhere"], "there is no text at '/nowhere'"),
+        (["--config", "/nowhere.json"], "cannot read '/nowhere.json'"),
+        (["--out", "/dev/null"], "cannot write to the folder"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--steps", "20", "--out", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "ademamix", "compare", *SMALL, "--steps", "100k", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _held(folder: Path) -> bool:
+    """Say whether a process holds the folder."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _saved_and_free(out: Path) -> bool:
+    folders = list((out / "runs").iterdir())
+    return len(folders) == 2 and all(list(folder.glob("checkpoints/*.pt")) and not _held(folder) for folder in folders)
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    os.killpg(comparison.pid, signal.SIGINT)  # what a terminal does
+    _, told = comparison.communicate(timeout=60)
+    assert comparison.returncode == 130
+    assert "The same command goes on from here" in told
+    assert "Traceback" not in told
+    assert _saved_and_free(tmp_path)
+
+
+def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    comparison.kill()
+    comparison.wait()
+    end = time.monotonic() + 60
+    while not _saved_and_free(tmp_path):
+        assert time.monotonic() < end, "the runs go on without their parent"
+        time.sleep(0.1)
+
+
+def test_the_default_is_the_best_of_the_committed_sweep() -> None:
+    records = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "compare_sweep.json").read_text())
+    for name, optimizer in compare.OPTIMIZERS.items():
+        record = records["AdamW" if name == "adamw" else "AdEMAMix"]
+        losses = {float(rate): loss for rate, loss in record["losses"].items()}
+        found = sweep.Sweep(losses)
+        assert found.settled
+        assert optimizer.lr == found.best
+        assert record["run"]["steps"] == compare.DEFAULT.steps
+
+
+def test_a_finished_run_can_be_loaded_by_its_folder(tmp_path: Path) -> None:
+    result = train(TINY, Options(tmp_path))
+    assert open_folder(tmp_path / "runs" / TINY.key).result() == result
