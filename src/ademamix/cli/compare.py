@@ -108,13 +108,8 @@ def _what(options: argparse.Namespace) -> tuple[Run, list[Optimizer]]:
     from ademamix.lab.compare import DEFAULT, OPTIMIZERS
 
     base = changed(DEFAULT, options)
-    arms = []
-    for name, settings in options.optimizers or [(name, {}) for name in OPTIMIZERS]:
-        defaults = OPTIMIZERS.get(name, DEFAULT.optimizer)
-        if options.lr is not None:
-            defaults = defaults.model_copy(update={"lr": options.lr})
-        arms.append(optimizer((name, settings), defaults))
-    return base, arms
+    specs = options.optimizers or [(name, {}) for name in OPTIMIZERS]
+    return base, [optimizer(spec, options) for spec in specs]
 
 
 def _tuned(base: Run, arms: list[Optimizer], lab: Lab, folder: Path, options: argparse.Namespace) -> list[Optimizer]:

@@ -95,8 +95,6 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
     for name in ("steps", "batch", "accumulate", "clip", "parameters", "autocast", "validate_every"):
         if getattr(options, name) is not None:
             fields[name] = getattr(options, name)
-    if options.lr is not None:
-        fields["optimizer"]["lr"] = options.lr
     if options.schedule is not None:
         name, settings = options.schedule
         fields["schedule"] = {"kind": name, **settings}
@@ -107,14 +105,16 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
     return Run(**fields)
 
 
-def optimizer(spec: tuple[str, dict[str, Any]], defaults: Optimizer) -> Optimizer:
-    """Return the optimizer that the user named, with what `defaults` says where nothing was said."""
+def optimizer(spec: tuple[str, dict[str, Any]], options: argparse.Namespace) -> Optimizer:
+    """Return the optimizer that the user named: its settings, then --lr, then what the lab found best for it."""
+    from ademamix.lab.compare import OPTIMIZERS
     from ademamix.lab.config import Optimizer
 
     name, settings = spec
-    settings = dict(settings)
-    rate = settings.pop("lr", defaults.lr)
-    return Optimizer(name=name, lr=rate, settings=defaults.settings | settings)  # type: ignore[arg-type]
+    known = OPTIMIZERS.get(name)
+    fields = {"lr": options.lr or (known.lr if known else 1e-3), **(known.settings if known else {}), **settings}
+    rate = fields.pop("lr")
+    return Optimizer(name=name, lr=rate, settings=fields)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ def _config(options: argparse.Namespace) -> Run:
 
     if options.config is None:
         base = changed(DEFAULT, options)
-        return base.model_copy(update={"optimizer": optimizer(options.optimizer, base.optimizer), "seed": options.seed})
+        return base.model_copy(update={"optimizer": optimizer(options.optimizer, options), "seed": options.seed})
     if options.config == "-":
         return read(Run, sys.stdin.readline())
     try:
