@@ -21,9 +21,9 @@ DEFAULT = Run(
     data=Text(kind="text"),
     optimizer=Optimizer(name="adamw", lr=8e-3, settings={"weight_decay": 0.1}),
     schedule=Cosine(kind="cosine", warmup=200),
-    steps=24_000,
+    steps=20_000,
     batch=8,
-    validate_every=480,
+    validate_every=400,
     validation_batches=64,
 )
 OPTIMIZERS = {

@@ -43,7 +43,9 @@ def _tensorboard(folder: RunFolder, step: int) -> Iterator[Sink]:
 def _wandb(folder: RunFolder, project: str) -> Iterator[Sink]:
     try:
         import wandb
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "wandb":
+            raise
         raise RunError("--wandb needs the package wandb, which is not installed: pip install wandb") from None
     config = folder.config
     name = f"{config.optimizer.described} seed={config.seed}"
