@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,14 @@ def changed(run: Run, **fields: Any) -> Run:
     return Run(**{**run.model_dump(), **fields})
 
 
-def process(run: Run, out: Path, save_every: float) -> multiprocessing.context.ForkProcess:
-    """Start a process that carries out `run`; a fork, for it has torch and transformers loaded already."""
-    started = multiprocessing.get_context("fork").Process(target=_carry_out, args=(run, out, save_every))
+CONTEXT = multiprocessing.get_context("forkserver")
+"""New processes are forks of one that has all modules loaded, but no thread and nothing else of this one (no JAX)."""
+CONTEXT.set_forkserver_preload(["ademamix.lab.train", "transformers.models.gpt2.modeling_gpt2"])
+
+
+def process(run: Run, out: Path, save_every: float) -> ForkServerProcess:
+    """Start a process that carries out `run`."""
+    started = CONTEXT.Process(target=_carry_out, args=(run, out, save_every))
     started.start()
     return started
 
@@ -59,7 +65,7 @@ def _carry_out(run: Run, out: Path, save_every: float) -> None:
     train(run, Options(out, save_every=save_every))
 
 
-def kill(started: multiprocessing.context.ForkProcess) -> None:
+def kill(started: ForkServerProcess) -> None:
     assert started.pid is not None
     os.kill(started.pid, signal.SIGKILL)
     started.join()

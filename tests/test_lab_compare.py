@@ -61,11 +61,23 @@ def test_the_comparison_counts_what_it_says() -> None:
     )
 
 
-def test_a_loss_is_called_a_loss() -> None:
+def test_reasons_are_given_only_where_they_hold() -> None:
+    ours = Arm("AdEMAMix", compare.OPTIMIZERS["ademamix"], ADEMAMIX.results, ADEMAMIX.curves)
+    theirs = Arm("AdamW", compare.OPTIMIZERS["adamw"], ADAMW.results, ADAMW.curves)
+    assert "beta3 = 0.99 is the rule for 2,500 steps" in compare.reasons(changed(TINY, steps=2500), [theirs, ours])
+    assert compare.reasons(changed(TINY, steps=20), [theirs, ours]) == ""
+    assert "best of a sweep" in compare.reasons(compare.DEFAULT, [theirs, ours])
+    assert "best of a sweep" not in compare.reasons(compare.DEFAULT, [ADAMW, ours])
+
+
+def test_a_loss_is_called_a_loss(tmp_path: Path) -> None:
     assert compare.conclusion(BASE, [ADEMAMIX, ADAMW]) == "AdamW did not end below AdEMAMix (1.1000 against 0.8500)."
     diverged = Arm("Lion", Optimizer(name="lion", lr=1.0), 2 * [_result(math.nan, diverged=True)], 2 * [{}])
     assert "did not end below" in compare.conclusion(BASE, [ADAMW, diverged])
     assert "not reached" in compare.table(BASE, [ADAMW, diverged])
+    assert "nothing to measure" in compare.conclusion(BASE, [diverged, ADAMW])
+    for arms in ([ADAMW, diverged], [diverged, ADAMW]):
+        compare.draw(arms, BASE, tmp_path)
 
 
 def test_a_sweep_grows_until_the_best_has_neighbours() -> None:
@@ -89,7 +101,7 @@ def test_compare_trains_shows_and_remembers(tmp_path: Path, capsys: pytest.Captu
     command = ["compare", *SMALL, "--steps", "20", "--out", str(tmp_path), "--tune", "1", "--seeds", "3"]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    for part in ("best: 0.004", "AdamW", "AdEMAMix", "time of a step", "bytes a parameter", "compare.png", "beta3"):
+    for part in ("best: 0.008", "AdamW", "AdEMAMix", "time of a step", "bytes a parameter", "compare.png"):
         assert part in shown
     assert (tmp_path / "compare" / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert set(json.loads((tmp_path / "compare" / "sweep.json").read_text())) == {"AdamW", "AdEMAMix"}
@@ -131,6 +143,7 @@ def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--data", "/nowhere"], "there is no text at '/nowhere'"),
         (["--config", "/nowhere.json"], "cannot read '/nowhere.json'"),
         (["--out", "/dev/null"], "cannot write to the folder"),
+        (["--device", "gpu"], "--device gpu cannot be used here"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -170,7 +183,7 @@ def _saved_and_free(out: Path) -> bool:
 
 
 def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
-    os.killpg(comparison.pid, signal.SIGINT)  # what a terminal does
+    comparison.send_signal(signal.SIGINT)
     _, told = comparison.communicate(timeout=60)
     assert comparison.returncode == 130
     assert "The same command goes on from here" in told
@@ -195,7 +208,8 @@ def test_the_default_is_the_best_of_the_committed_sweep() -> None:
         found = sweep.Sweep(losses)
         assert found.settled
         assert optimizer.lr == found.best
-        assert record["run"]["steps"] == compare.DEFAULT.steps
+        run = compare.DEFAULT.model_copy(update={"optimizer": optimizer})
+        assert record["run"] == run.model_dump(mode="json", exclude_defaults=True)
 
 
 def test_a_finished_run_can_be_loaded_by_its_folder(tmp_path: Path) -> None:

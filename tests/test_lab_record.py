@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import signal
 import time
@@ -15,7 +14,7 @@ import torch
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.train import Options, train
-from lab_runs import TINY, changed, kill, outcome, process
+from lab_runs import CONTEXT, TINY, changed, kill, outcome, process
 
 
 def _folder(tmp_path: Path) -> RunFolder:
@@ -94,9 +93,8 @@ def _hold(folder: RunFolder, held: Event) -> None:
 
 
 def test_a_second_process_waits_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    folder, held, waited = _folder(tmp_path), context.Event(), []
-    holder = context.Process(target=_hold, args=(folder, held))
+    folder, held, waited = _folder(tmp_path), CONTEXT.Event(), []
+    holder = CONTEXT.Process(target=_hold, args=(folder, held))
     holder.start()
     assert held.wait(30)
 
@@ -109,11 +107,9 @@ def test_a_second_process_waits_and_a_dead_one_holds_nothing(tmp_path: Path) -> 
 
 
 def test_two_processes_on_one_run_train_it_once(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     alone, together = tmp_path / "alone", tmp_path / "together"
-    train(TINY, Options(alone))
-    both = [process(TINY, together, save_every=0.0) for _ in range(2)]
-    for one in both:
+    runs = [process(TINY, alone, save_every=0.0), *(process(TINY, together, save_every=0.0) for _ in range(2))]
+    for one in runs:
         one.join()
         assert one.exitcode == 0
     assert outcome(TINY, together) == outcome(TINY, alone)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
-import torch
 
 from ademamix.lab.config import Optimizer, Run, Switch
 from ademamix.lab.record import RunFolder
@@ -19,28 +19,26 @@ KILLS = 20
 WHILE_SAVING = 8  # of these, so many while a checkpoint is being written
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # a fork cannot use the parent's threads
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, dict[str, object]]:
     out = tmp_path_factory.mktemp("whole")
-    train(DELICATE, Options(out, save_every=float("inf")))
+    run = process(DELICATE, out, save_every=float("inf"))
+    run.join()
+    assert run.exitcode == 0
     return outcome(DELICATE, out)
 
 
-def _wait_for_steps(out: Path, steps: int) -> None:
+def _wait_for_steps(run: ForkServerProcess, out: Path, steps: int) -> None:
     folder = RunFolder(out / "runs", DELICATE)
     while not any(row["step"] >= steps for row in folder.metrics()):
+        assert run.is_alive()
         time.sleep(0.001)
 
 
-def _wait_for_part(out: Path) -> None:
+def _wait_for_part(run: ForkServerProcess, out: Path) -> None:
     part = RunFolder(out / "runs", DELICATE).path / ".checkpoint.part"
     while not part.exists():
-        time.sleep(0)
+        assert run.is_alive()
 
 
 @pytest.mark.parametrize("trial", range(KILLS))
@@ -51,9 +49,9 @@ def test_killed_at_a_random_moment(
     while_saving = trial < WHILE_SAVING
     save_every = 0.0 if while_saving else 0.02
     run = process(DELICATE, tmp_path, save_every)
-    _wait_for_steps(tmp_path, moment.randrange(1, 180))
+    _wait_for_steps(run, tmp_path, moment.randrange(1, 180))
     if while_saving:
-        _wait_for_part(tmp_path)
+        _wait_for_part(run, tmp_path)
     else:
         time.sleep(moment.random() * 0.05)
     kill(run)

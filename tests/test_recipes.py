@@ -67,7 +67,7 @@ def test_listing_the_recipes_loads_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert {"toy-rosenbrock", *FILES} <= set(RECIPES)
+    assert {"toy-rosenbrock", "lm-comparison", *FILES} == set(RECIPES)
 
 
 class TestFigures:

@@ -24,6 +24,13 @@ def positive(text: str) -> int:
     return int(number)
 
 
+def not_negative(text: str) -> int:
+    """Read a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
 def rate(text: str) -> float:
     """Read a number above 0."""
     try:

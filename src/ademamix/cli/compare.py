@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, name_and_settings, positive, writable_folder
+from ademamix.cli.arguments import Commands, name_and_settings, not_negative, positive, writable_folder
 from ademamix.cli.run_options import (
     DESCRIPTION,
     add_execution_options,
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=int,
+        type=not_negative,
         nargs="+",
         default=[1],
         metavar="SEED",

@@ -56,7 +56,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> None:
     """Add the options that say how to carry a run out."""
-    how = parser.add_argument_group("how to carry it out (changes no number of a run)")
+    how = parser.add_argument_group("how to carry it out (changes a run's numbers by rounding at most)")
     how.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
     how.add_argument(
         "--threads", type=positive, default=threads, metavar="N", help=f"threads a run (default: {threads})"
@@ -70,9 +70,15 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
 
 def execution(options: argparse.Namespace) -> Options:
     """Return how to carry runs out."""
+    import torch
+
     from ademamix.lab.train import Options
 
     writable_folder(options.out)
+    try:
+        torch.empty(0, device=options.device)
+    except (AssertionError, RuntimeError) as error:
+        raise Complaint(f"--device {options.device} cannot be used here: {str(error).splitlines()[0]}") from None
     return Options(options.out, device=options.device, save_every=options.save_every, wandb=options.wandb)
 
 
@@ -134,6 +140,6 @@ def complaints_of_the_lab() -> Iterator[None]:
         raise Complaint(explain(error)) from None
     except (ConfigError, DataError, RunError) as error:
         raise Complaint(str(error)) from None
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, name_and_settings
+from ademamix.cli.arguments import Commands, Complaint, name_and_settings, not_negative
 from ademamix.cli.run_options import (
     DESCRIPTION,
     add_execution_options,
@@ -23,7 +24,7 @@ from ademamix.cli.run_options import (
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.train import Progress
+    from ademamix.lab.train import Options, Progress
 
 INTRODUCTION = """\
 Train one model.
@@ -61,7 +62,9 @@ def add(commands: Commands) -> None:
         metavar="OPTIMIZER",
         help="see above (default: ademamix)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of parameters, order of the data and dropout (default: 0)")
+    parser.add_argument(
+        "--seed", type=not_negative, default=0, help="of parameters, order of the data and dropout (default: 0)"
+    )
     parser.add_argument("--json", action="store_true", help="tell progress as JSON lines on the output")
     add_run_options(parser)
     add_execution_options(parser, threads=os.cpu_count() or 1)
@@ -80,16 +83,13 @@ def _run(options: argparse.Namespace) -> int:
         config = _config(options)
         how = execution(options)
         if options.json:
-            stop = threading.Event()
-            if options.config == "-":
-                threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-            train.train(config, how, report=_tell, on_wait=lambda: _print_json({"waits": True}), stop=stop)
+            _train_for_another_process(config, how, watch_input=options.config == "-")
             return 0
-        status, name = Status(config), config.optimizer.described
+        status, name = Status(config), config.optimizer.name
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
 
             def report(progress: Progress) -> None:
-                status.progress = progress
+                status.progress, status.waits = progress, False
                 display({name: status})
 
             def on_wait() -> None:
@@ -120,14 +120,20 @@ def _config(options: argparse.Namespace) -> Run:
         raise Complaint(f"cannot read {options.config!r}: {error.strerror}") from None
 
 
-def _tell(progress: Progress) -> None:
-    _print_json(progress._asdict())
+def _train_for_another_process(config: Run, how: Options, *, watch_input: bool) -> None:
+    """Tell progress as JSON; when the other process is gone, which ends the input, save and stop."""
+    from ademamix.lab.train import train
 
+    def tell(message: dict[str, object]) -> None:
+        try:
+            print(json.dumps(message), flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-def _print_json(message: dict[str, object]) -> None:
-    print(json.dumps(message), flush=True)
+    def stop_at_end_of_input() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGINT)
 
-
-def _stop_at_end_of_input(stop: threading.Event) -> None:
-    sys.stdin.read()
-    stop.set()
+    if watch_input:
+        threading.Thread(target=stop_at_end_of_input, daemon=True).start()
+    train(config, how, report=lambda progress: tell(progress._asdict()), on_wait=lambda: tell({"waits": True}))

@@ -115,7 +115,7 @@ def table(base: Run, arms: Sequence[Arm]) -> str:
     seeds = len(first.results)
     rows = [
         ["", *(arm.name for arm in arms)],
-        [f"validation loss after {base.steps:,} steps", *(f"{arm.loss:.4f}" for arm in arms)],
+        [f"validation loss after {base.steps:,} steps", *(_loss(arm) for arm in arms)],
     ]
     if seeds > 1:
         wins = [sum(a < b for a, b in zip(arm.losses, first.losses, strict=True)) for arm in arms[1:]]
@@ -133,10 +133,12 @@ def table(base: Run, arms: Sequence[Arm]) -> str:
 def conclusion(base: Run, arms: Sequence[Arm]) -> str:
     """Say the result in a sentence for each arm but the first."""
     first, sentences = arms[0], []
+    if not math.isfinite(first.loss):
+        return f"{first.name} diverged: there is nothing to measure the others by."
     for arm in arms[1:]:
         gap = first.loss - arm.loss
         if math.isnan(gap) or gap <= 0:
-            sentences.append(f"{arm.name} did not end below {first.name} ({arm.loss:.4f} against {first.loss:.4f}).")
+            sentences.append(f"{arm.name} did not end below {first.name} ({_loss(arm)} against {_loss(first)}).")
             continue
         step = arm.first_step_at(first.loss)
         saved = "" if step is None else f", and was as low at step {step:,}: {1 - step / base.steps:.0%} fewer steps"
@@ -147,13 +149,15 @@ def conclusion(base: Run, arms: Sequence[Arm]) -> str:
 def reasons(base: Run, arms: Sequence[Arm]) -> str:
     """Say why the settings are what they are."""
     lines = []
-    if any(arm.optimizer.name == "ademamix" and not _chosen_beta3(arm.optimizer) for arm in arms):
-        beta3 = beta3_for_horizon(base.steps, 0.9)
+    beta3 = beta3_for_horizon(base.steps, 0.9)
+    by_rule = any(arm.optimizer.name == "ademamix" and not _chosen_beta3(arm.optimizer) for arm in arms)
+    if by_rule and 0.9 < beta3 < 0.9999:
         lines.append(
             f"AdEMAMix's beta3 = {beta3:.5g} is the rule for {base.steps:,} steps, 1 - 1/(0.04 steps): a memory of "
             f"{1 / (1 - beta3):,.0f} steps. alpha and beta3 rise over the whole run, as in the paper."
         )
-    if base.model_copy(update={"seed": DEFAULT.seed, "optimizer": DEFAULT.optimizer}) == DEFAULT:
+    tuned = all(arm.optimizer == OPTIMIZERS.get(arm.optimizer.name) for arm in arms)
+    if tuned and base == DEFAULT:
         lines.append(
             "The learning rates were the best of a sweep at this length (benchmarks/results/compare_sweep.json)."
         )
@@ -177,9 +181,11 @@ def draw(arms: Sequence[Arm], base: Run, folder: Path) -> list[Path]:
                 ha="right",
                 arrowprops={"arrowstyle": "->"},
             )
-    axes.axhline(first.loss, color="0.6", linewidth=0.8)
-    lowest = min(min(arm.curve.values()) for arm in arms)
-    axes.set_ylim(lowest - 0.03, lowest + 0.6)
+    if math.isfinite(first.loss):
+        axes.axhline(first.loss, color="0.6", linewidth=0.8)
+    losses = [loss for arm in arms for loss in arm.curve.values() if math.isfinite(loss)]
+    if losses:
+        axes.set_ylim(min(losses) - 0.03, min(losses) + 0.6)
     axes.set_xlabel("step")
     axes.set_ylabel("validation loss")
     seeds = len(first.results)
@@ -196,6 +202,10 @@ def looks(arms: Sequence[Arm]) -> list[figures.Look]:
 
 def _spelled(name: str) -> str:
     return {"adamw": "AdamW", "ademamix": "AdEMAMix"}.get(name, name)
+
+
+def _loss(arm: Arm) -> str:
+    return f"{arm.loss:.4f}" if math.isfinite(arm.loss) else "diverged"
 
 
 def _reached(arm: Arm, first: Arm, base: Run) -> str:

@@ -29,10 +29,10 @@ class Display:
         self._console = Console(stderr=True)
         self._title = title
         self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[details]}"),
+            TextColumn("{task.fields[details]}", markup=False),
             console=self._console,
             disable=not self._console.is_terminal,
         )
@@ -40,7 +40,7 @@ class Display:
         self._told = float("-inf")
 
     def __enter__(self) -> Self:
-        self._console.print(self._title, highlight=False, soft_wrap=True)
+        self._console.print(self._title, highlight=False, markup=False, soft_wrap=True)
         self._bars.start()
         return self
 
@@ -57,9 +57,9 @@ class Display:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=status.config.steps, details="")
             self._bars.update(self._tasks[name], completed=done, details=details)
-            if tell and status.progress and not status.result:
+            if tell and not status.result and (status.progress or status.waits):
                 line = f"{name}: step {done:,} of {status.config.steps:,}, {details}"
-                self._console.print(line, highlight=False, soft_wrap=True)
+                self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         if tell:
             self._told = time.monotonic()
 

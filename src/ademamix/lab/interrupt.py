@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -14,9 +15,9 @@ class Interrupted(Exception):
 
 
 @contextlib.contextmanager
-def asked_to_stop(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+def asked_to_stop() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C, or a polite kill, into an event; the second one acts as usual."""
-    stop = stop or threading.Event()
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -29,6 +30,7 @@ def asked_to_stop(stop: threading.Event | None = None) -> Iterator[threading.Eve
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
         restore()
+        print("\nademamix: stopping, and saving", file=sys.stderr)
 
     for number in before:
         signal.signal(number, ask)

@@ -119,13 +119,15 @@ class RunFolder:
     @contextlib.contextmanager
     def open_metrics(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """Give a function that appends a row."""
-        with self._explained("write to"), self._metrics.open("a") as file:
+        with self._explained("write to"):
+            file = self._metrics.open("a")
 
-            def append(row: Mapping[str, Any]) -> None:
-                with self._explained("write to"):
-                    file.write(_line(row))
-                    file.flush()
+        def append(row: Mapping[str, Any]) -> None:
+            with self._explained("write to"):
+                file.write(_line(row))
+                file.flush()
 
+        with file:
             yield append
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ import json
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,14 @@ class Status:
 
 
 @dataclass(frozen=True)
+class _Process:
+    """The process of a run, and the file that it complains to."""
+
+    popen: subprocess.Popen[str]
+    complaints: IO[str]
+
+
+@dataclass(frozen=True)
 class _Event:
     """A line that a run's process wrote, or None after its last."""
 
@@ -66,17 +75,17 @@ def run_all(
     waiting = [name for name, status in statuses.items() if status.result is None]
     events: queue.Queue[_Event] = queue.Queue()
     with asked_to_stop() as stop, contextlib.ExitStack() as stack:
-        running: dict[str, subprocess.Popen[str]] = {}
+        running: dict[str, _Process] = {}
         while waiting or running:
             while waiting and len(running) < processes:
                 name = waiting.pop(0)
                 running[name] = stack.enter_context(_process(statuses[name].config, options, threads))
-                threading.Thread(target=_forward, args=(name, running[name].stdout, events), daemon=True).start()
+                threading.Thread(target=_forward, args=(name, running[name].popen.stdout, events), daemon=True).start()
             for event in _arrived(events):
                 if event.line is not None:
                     _note(statuses[event.name], json.loads(event.line))
                 else:
-                    _end(running.pop(event.name), statuses[event.name], options)
+                    _end(event.name, running.pop(event.name), statuses[event.name], options)
             watch(statuses)
             if stop.is_set():
                 raise Interrupted
@@ -85,21 +94,27 @@ def run_all(
 
 
 @contextlib.contextmanager
-def _process(config: Run, options: Options, threads: int) -> Iterator[subprocess.Popen[str]]:
+def _process(config: Run, options: Options, threads: int) -> Iterator[_Process]:
     command = [sys.executable, "-m", "ademamix", "train", "--config", "-", "--json", "--out", str(options.out)]
     command += ["--threads", str(threads), "--device", options.device, "--save-every", str(options.save_every)]
     if options.wandb is not None:
         command += ["--wandb", options.wandb]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with (
+        tempfile.TemporaryFile("w+") as complaints,  # a pipe that nobody reads would fill up and block the process
+        subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=complaints, text=True, start_new_session=True
+        ) as process,  # in a session of its own, so that Ctrl-C reaches it once, by way of its input
+    ):
         assert process.stdin is not None
         process.stdin.write(config.model_dump_json() + "\n")
         process.stdin.flush()
         try:
-            yield process
+            yield _Process(process, complaints)
         finally:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
+            process.wait()  # before its output is closed, which a thread still reads
 
 
 def _forward(name: str, output: IO[str], events: queue.Queue[_Event]) -> None:
@@ -125,12 +140,14 @@ def _note(status: Status, message: dict[str, object]) -> None:
         status.progress = Progress(**message)  # type: ignore[arg-type]
 
 
-def _end(process: subprocess.Popen[str], status: Status, options: Options) -> None:
-    assert process.stderr is not None
-    complaint = process.stderr.read().strip()
-    if process.wait() == INTERRUPTED:
+def _end(name: str, process: _Process, status: Status, options: Options) -> None:
+    code = process.popen.wait()
+    if code == INTERRUPTED:
         raise Interrupted
     status.result = RunFolder(options.runs, status.config).result()
     if status.result is None:
-        lines = complaint.splitlines() or [f"it ended with code {process.returncode} and said nothing"]
-        raise RunError(lines[-1].removeprefix("ademamix: error: "))
+        process.complaints.seek(0)
+        _, _, complaint = process.complaints.read().rpartition("ademamix: error: ")
+        if code < 0:
+            complaint = f"its process was killed by signal {-code}. The same command goes on from its last checkpoint"
+        raise RunError(f"{name}: {complaint.strip() or f'its process ended with code {code} and said nothing'}")

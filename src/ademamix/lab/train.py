@@ -189,13 +189,12 @@ def train(
     *,
     report: Callable[[Progress], None] = lambda progress: None,
     on_wait: Callable[[], None] | None = None,
-    stop: threading.Event | None = None,
 ) -> Result:
     """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again."""
     folder = RunFolder(options.runs, config)
     if (result := folder.result()) is not None:
         return result
-    with folder.locked(on_wait=on_wait), asked_to_stop(stop) as stop:
+    with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
         dataset = data.load(
@@ -206,7 +205,11 @@ def train(
         if (saved := folder.load_checkpoint(options.device)) is not None:
             training.load_state_dict(saved[1])
         folder.keep_metrics_until(training.step)
-        with folder.open_metrics() as append, sinks.opened(folder, training.step, options.wandb) as sink:
+        with (
+            folder.open_metrics() as append,
+            sinks.opened(folder, training.step, options.wandb) as sink,
+            asked_to_stop() as stop,
+        ):
             result = _loop(training, folder, options, [append, sink], report, stop)
         folder.finish(result, lambda path: models.save(training.model, path))
     return result
@@ -226,17 +229,19 @@ def _loop(
         latest |= row
     first, first_seconds, saved_at = training.step, training.seconds, time.monotonic()
     diverged = False
-    while training.step < config.steps and not diverged:
+    while training.step < config.steps:
         row = training.advance()
-        diverged = not math.isfinite(row.get("loss", 0.0))
-        if not diverged and (training.step % config.validate_every == 0 or training.step == config.steps):
+        if training.step % config.validate_every == 0 or training.step == config.steps:
             row |= training.validate()
+        diverged = not math.isfinite(row.get("loss", 0.0) + row.get("validation_loss", 0.0))
         if row:
             latest |= row
             for record in recorders:
                 record({"step": training.step, **row})
             speed = (training.step - first) / (training.seconds - first_seconds)
             report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), speed))
+        if diverged:
+            break  # not saved: who went on from here would diverge again, later
         if stop.is_set() or time.monotonic() - saved_at >= options.save_every:
             folder.save_checkpoint(training.step, training.state_dict())
             saved_at = time.monotonic()

@@ -9,6 +9,7 @@ those of the 110M ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,9 +175,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     figures.draw_line(
         axes, list(arm.curve), list(arm.curve.values()), figures.ADEMAMIX[0], f"{arm.name}: {arm.loss:.3f}"
     )
-    axes.axhline(panel.adamw[-1].loss, color="0.6", linewidth=0.8)
-    lowest = min(arm.loss, panel.adamw[-1].loss)
-    axes.set_ylim(lowest - 0.05, lowest + 0.7)
+    ends = [loss for loss in (arm.loss, panel.adamw[-1].loss) if math.isfinite(loss)]
+    if ends:
+        axes.axhline(ends[-1], color="0.6", linewidth=0.8)
+        axes.set_ylim(min(ends) - 0.05, min(ends) + 0.7)
     axes.set_xlabel("step")
     axes.set_ylabel("validation loss")
     figures.finish(axes, panel.setting.title, "upper right")
