@@ -131,6 +131,7 @@ def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture
     assert str(folder) in shown.out
     assert open_folder(folder).config.optimizer == Optimizer(name="lion", lr=1e-3)
     assert main(["train", "--config", str(folder / "config.json"), "--out", str(tmp_path)]) == 0
+    assert "trained before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,8 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
         ({"switch": {"step": 2, "optimizer": {"name": "lion", "lr": 1e-3}}}, "got ademamix to lion"),
         ({"probes": [{"kind": "follow-batch", "every": 1}]}, "raise held_out_batches"),
         ({"dropout": 0.1}, "dropout"),
+        ({"schedule": {"kind": "cosine", "warmup": 25}}, "must fit into the 24 steps"),
+        ({"schedule": {"kind": "constant", "warmup": 5, "decay": 20}}, "got 5 \\+ 20"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:

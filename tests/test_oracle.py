@@ -144,4 +144,6 @@ def test_any_shape_stride_and_setting(path, shapes, transposed, beta1, beta2, be
         **PATHS[path],
     )
     oracles = [oracle_of(param.detach().numpy(), optimizer) for param in params]
-    assert_trace_matches(params, optimizer, oracles, 20, 1e-11)
+    # nu + (g^2 - nu), which is what beta2 = 0 computes, keeps the last digit of the nu before: where g is 1e-4 of the
+    # gradient before, half of the digits of g^2 are left
+    assert_trace_matches(params, optimizer, oracles, 20, 1e-11 if beta2 > 0 else 1e-8)

@@ -76,6 +76,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from ademamix.lab import train
     from ademamix.lab.display import Display
+    from ademamix.lab.record import RunFolder
     from ademamix.lab.runner import Status
 
     torch.set_num_threads(options.threads)
@@ -86,6 +87,7 @@ def _run(options: argparse.Namespace) -> int:
             _train_for_another_process(config, how, watch_input=options.config == "-")
             return 0
         status, name = Status(config), config.optimizer.name
+        before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
 
             def report(progress: Progress) -> None:
@@ -101,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
     result = status.result
     end = "diverged" if result.diverged else f"validation loss {result.validation_loss:.4f}"
     accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy:.1%}"
-    print(f"{end}{accuracy} after {result.steps:,} steps; kept in {how.runs / config.key}")
+    print(f"{end}{accuracy} after {result.steps:,} steps; kept in {how.runs / config.key}{before}")
     return 0
 
 

@@ -212,6 +212,11 @@ class Run(Config):
             raise ValueError(f"batch must be a multiple of accumulate, got {self.batch} and {self.accumulate}")
         if self.switch is not None:
             self._check_switch(self.switch)
+        decay = self.schedule.decay if isinstance(self.schedule, ConstantThenLinear) else 0
+        if self.schedule.warmup + decay > self.steps:
+            raise ValueError(
+                f"warm-up and decay must fit into the {self.steps} steps of a run, got {self.schedule.warmup} + {decay}"
+            )
         for probe in self.probes:
             if isinstance(probe, FollowBatch | InjectBatch) and probe.batch >= self.data.held_out_batches:
                 raise ValueError(

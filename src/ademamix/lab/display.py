@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ademamix.lab.config import Run
-from ademamix.lab.record import Result
+from ademamix.lab.record import Result, RunFolder
 from ademamix.lab.runner import Status, run_all
 from ademamix.lab.train import Options
 
@@ -74,6 +74,9 @@ class Lab:
 
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name."""
+        finished = [name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is not None]
+        if finished:
+            title += f"\nTrained before, and not again: {'; '.join(finished)}."
         with Display(title) as display:
             return run_all(runs, self.options, processes=self.processes, threads=self.threads, watch=display)
 

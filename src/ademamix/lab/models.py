@@ -134,10 +134,14 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def save(model: PreTrainedModel, folder: Path) -> None:
     """Write a Hugging Face checkpoint, without the library's own progress bar."""
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model.save_pretrained(folder)
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(str(error)) from error
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:

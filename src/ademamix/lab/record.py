@@ -144,7 +144,7 @@ class RunFolder:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(folder / f"{step:09d}-{_hash(temporary)}.pt")
-            _sync_folder(folder)
+            _sync(folder)
             for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
                 old.unlink()
 
@@ -161,8 +161,13 @@ class RunFolder:
         """Keep the result and the model that `save_model(folder)` writes, and drop the checkpoints."""
         with self._explained("write the result to"):
             temporary, model = self.path / f".model{PART}", self.path / "model"
-            _remove(temporary)
-            save_model(temporary)
+            try:
+                save_model(temporary)
+                for path in (*temporary.rglob("*"), temporary):
+                    _sync(path)
+            except BaseException:
+                _remove(temporary)
+                raise
             _remove(model)
             temporary.replace(model)
             write_atomically(self._result, json.dumps(asdict(result), indent=1) + "\n")
@@ -209,7 +214,7 @@ def write_atomically(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_folder(path.parent)
+    _sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -222,7 +227,7 @@ def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _sync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
