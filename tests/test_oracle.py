@@ -16,13 +16,14 @@ STEPS = 1000
 MOMENTS = {"exp_avg": "m1", "exp_avg_slow": "m2", "exp_avg_sq": "nu"}
 
 
-def assert_trace_matches(params, optimizer, oracles, steps, tolerance, sign=1.0):
+def assert_trace_matches(params, optimizer, oracles, steps, tolerance, sign=1.0, theta_tolerance=None):
     largest = [dict.fromkeys(("theta", *MOMENTS.values()), 0.0) for _ in params]
 
     def assert_close(actual, i, name):
         expected = getattr(oracles[i], name)
         largest[i][name] = max(largest[i][name], float(np.linalg.norm(expected)))
-        assert distance(actual, expected) <= tolerance * largest[i][name], (name, oracles[i].step, i)
+        allowed = (theta_tolerance or tolerance) if name == "theta" else tolerance
+        assert distance(actual, expected) <= allowed * largest[i][name], (name, oracles[i].step, i)
 
     for step in range(1, steps + 1):
         for seed, (param, oracle) in enumerate(zip(params, oracles, strict=True)):
@@ -144,6 +145,7 @@ def test_any_shape_stride_and_setting(path, shapes, transposed, beta1, beta2, be
         **PATHS[path],
     )
     oracles = [oracle_of(param.detach().numpy(), optimizer) for param in params]
-    # nu + (g^2 - nu), which is what beta2 = 0 computes, keeps the last digit of the nu before: where g is 1e-4 of the
-    # gradient before, half of the digits of g^2 are left
-    assert_trace_matches(params, optimizer, oracles, 20, 1e-11 if beta2 > 0 else 1e-8)
+    # nu + (g^2 - nu), which is what beta2 = 0 computes, keeps the last digit of the nu before. These gradients fall to
+    # 1.5e-5 of the one before: nu, small there, then has 7 digits, and the parameter is divided by its root.
+    theta_tolerance = None if beta2 > 0 else 1e-8
+    assert_trace_matches(params, optimizer, oracles, 20, 1e-11, theta_tolerance=theta_tolerance)
