@@ -6,13 +6,28 @@
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 
+inline Floats choose(Words mask, Floats a, Floats b) {
+  return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
+}
+
+struct VectorAverage {
+  Floats factor;
+  Words from_x;
+
+  explicit VectorAverage(double rate)
+      : factor(all(static_cast<float>(rate < 0.5 ? rate : rate - 1.0))), from_x(all(rate < 0.5 ? 0u : ~0u)) {}
+
+  Floats moved(Floats average, Floats x) const { return choose(from_x, x, average) + factor * (x - average); }
+};
+
 struct VectorRates {
-  Floats fast, square, slow, slow_gain, step_size, eps, decay;
+  VectorAverage fast, square, slow;
+  Floats slow_gain, step_size, eps, decay;
 
   explicit VectorRates(const Coefficients& c)
-      : fast(all(static_cast<float>(c.fast_rate))),
-        square(all(static_cast<float>(c.square_rate))),
-        slow(all(static_cast<float>(c.slow_rate))),
+      : fast(c.fast_rate),
+        square(c.square_rate),
+        slow(c.slow_rate),
         slow_gain(all(static_cast<float>(c.slow_gain))),
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
@@ -32,10 +47,6 @@ struct BlockView {
 // All ones where x is not finite.
 inline Words nonfinite(Floats x) { return 0u - (((bits_of(x) & 0x7fffffffu) + 0x00800000u) >> 31); }
 
-inline Floats choose(Words mask, Floats a, Floats b) {
-  return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
-}
-
 // Writes the new moments of a block to `moments`. With kSkip, those of elements without a finite gradient stay.
 template <class Storage, bool kFast, bool kSkip>
 ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, const BlockView<Storage>& block,
@@ -50,14 +61,14 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
     Floats m1 = all(0.0f);
     if constexpr (kFast) {
       const Floats fast = old.fast(i);
-      m1 = unless_kept(fast, fast + rate.fast * (g - fast));
+      m1 = unless_kept(fast, rate.fast.moved(fast, g));
       store(moments.fast + i, m1);
     }
     const Floats slow = old.slow(i);
-    const Floats m2 = unless_kept(slow, slow + rate.slow * (g - slow));
+    const Floats m2 = unless_kept(slow, rate.slow.moved(slow, g));
     store(moments.slow + i, m2);
     const Floats square = old.square(i);
-    const Floats nu = unless_kept(square, square + rate.square * (g * g - square));
+    const Floats nu = unless_kept(square, rate.square.moved(square, g * g));
     store(moments.square + i, nu);
     watch.see(m1, m2, nu);
   }

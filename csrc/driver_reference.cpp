@@ -95,17 +95,23 @@ void write_parameter(Array& parameter, size_t i, float x, const Flags& flags, co
 }
 
 struct Rates {
-  float fast, square, slow, slow_gain, step_size, eps, decay;
+  double fast, square, slow;
+  float slow_gain, step_size, eps, decay;
 
   explicit Rates(const ademamix::Coefficients& c)
-      : fast(static_cast<float>(c.fast_rate)),
-        square(static_cast<float>(c.square_rate)),
-        slow(static_cast<float>(c.slow_rate)),
+      : fast(c.fast_rate),
+        square(c.square_rate),
+        slow(c.slow_rate),
         slow_gain(static_cast<float>(c.slow_gain)),
         step_size(static_cast<float>(c.step_size)),
         eps(static_cast<float>(c.eps)),
         decay(static_cast<float>(c.decay)) {}
 };
+
+float moved(float average, float x, double rate) {
+  return rate < 0.5 ? average + static_cast<float>(rate) * (x - average)
+                    : x - static_cast<float>(1.0 - rate) * (x - average);
+}
 
 void step_block(CodedExample& e, const Flags& flags, float factor, size_t first, size_t count, size_t block,
                 const RoundingStream& element_words, uint32_t block_key) {
@@ -120,9 +126,9 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
     const float square = static_cast<float>(e.square.value(at, block));
     const float before = static_cast<float>(e.parameter[at]);
     const bool skip = flags.skip && !std::isfinite(g);
-    m1[i] = flags.fast ? fast + rate.fast * (g - fast) : g;
-    m2[i] = slow + rate.slow * (g - slow);
-    nu[i] = square + rate.square * (g * g - square);
+    m1[i] = flags.fast ? moved(fast, g, rate.fast) : g;
+    m2[i] = moved(slow, g, rate.slow);
+    nu[i] = moved(square, g * g, rate.square);
     const float direction = (m1[i] + rate.slow_gain * m2[i]) / (std::sqrt(nu[i]) + rate.eps);
     const float after = before - (rate.decay * before + rate.step_size * direction);
     write_parameter(e.parameter, at, skip ? before : after, flags, element_words);

@@ -12,21 +12,6 @@ namespace ADEMAMIX_ISA {
 namespace {
 
 template <class S>
-struct Rates {
-  S fast, square, slow, slow_gain, step_size, eps, decay, gradient_factor;
-
-  Rates(const Coefficients& c, double gradient_factor)
-      : fast(static_cast<S>(c.fast_rate)),
-        square(static_cast<S>(c.square_rate)),
-        slow(static_cast<S>(c.slow_rate)),
-        slow_gain(static_cast<S>(c.slow_gain)),
-        step_size(static_cast<S>(c.step_size)),
-        eps(static_cast<S>(c.eps)),
-        decay(static_cast<S>(c.decay)),
-        gradient_factor(static_cast<S>(gradient_factor)) {}
-};
-
-template <class S>
 using Bits = std::conditional_t<sizeof(S) == 8, uint64_t, uint32_t>;
 
 // `a` where the mask is all ones, `b` where it is zero. Conditionals would do, but compilers make one branch of several
@@ -40,6 +25,34 @@ inline S choose(Bits<S> mask, S a, S b) {
   std::memcpy(&b, &y, sizeof b);
   return b;
 }
+
+// An average moves towards x by a rate. From the nearer end, as in torch's lerp: at rate 1 it is x to the last digit.
+template <class S>
+struct Average {
+  S factor;
+  Bits<S> from_x;
+
+  explicit Average(double rate)
+      : factor(static_cast<S>(rate < 0.5 ? rate : rate - 1.0)), from_x(Bits<S>{0} - static_cast<Bits<S>>(rate >= 0.5)) {}
+
+  S moved(S average, S x) const { return choose(from_x, x, average) + factor * (x - average); }
+};
+
+template <class S>
+struct Rates {
+  Average<S> fast, square, slow;
+  S slow_gain, step_size, eps, decay, gradient_factor;
+
+  Rates(const Coefficients& c, double gradient_factor)
+      : fast(c.fast_rate),
+        square(c.square_rate),
+        slow(c.slow_rate),
+        slow_gain(static_cast<S>(c.slow_gain)),
+        step_size(static_cast<S>(c.step_size)),
+        eps(static_cast<S>(c.eps)),
+        decay(static_cast<S>(c.decay)),
+        gradient_factor(static_cast<S>(gradient_factor)) {}
+};
 
 // What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic.
 template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
@@ -61,11 +74,11 @@ int64_t update(const Run& run) {
     const Bits<S> keep = Bits<S>{0} - static_cast<Bits<S>>(skip);
     S m1 = g;
     if constexpr (kFast) {
-      m1 = fast[i] + rate.fast * (g - fast[i]);
+      m1 = rate.fast.moved(fast[i], g);
       fast[i] = choose(keep, fast[i], m1);
     }
-    const S m2 = slow[i] + rate.slow * (g - slow[i]);
-    const S nu = square[i] + rate.square * (g * g - square[i]);
+    const S m2 = rate.slow.moved(slow[i], g);
+    const S nu = rate.square.moved(square[i], g * g);
     const S direction = (m1 + rate.slow_gain * m2) / (std::sqrt(nu) + rate.eps);
     const S before = load<S>(parameter[i]);
     const S after = before - (rate.decay * before + rate.step_size * direction);

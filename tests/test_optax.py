@@ -48,6 +48,15 @@ def equal(left, right):
     return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), left, right))
 
 
+def test_an_average_without_memory_is_the_newest_value_to_the_last_digit():
+    optimizer = scale_by_ademamix(b2=0.0, b3=0.0, total_steps=100, beta3_warmup=0)
+    state = optimizer.init(jnp.zeros(4))
+    for size in (1.0, 1e-6, 1e-12):
+        grad = jnp.full(4, size)
+        _, state = jax.jit(optimizer.update)(grad, state)
+        assert equal((state.slow, state.nu), (grad, grad * grad))
+
+
 @every_format
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_dtypes_of_state_and_updates_never_change(format, dtype):

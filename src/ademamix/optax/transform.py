@@ -246,7 +246,9 @@ def _update_leaf(
 
 
 def _moved(average: jax.Array, value: jax.Array, rate: jax.Array) -> jax.Array:
-    return average + rate * (value - average)
+    """Move from the nearer end, as torch's lerp does: at rate 1 the average is the value, to the last digit."""
+    near = rate < 0.5
+    return jnp.where(near, average, value) + jnp.where(near, rate, rate - 1) * (value - average)
 
 
 def _squared_magnitude(x: jax.Array) -> jax.Array:
