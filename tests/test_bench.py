@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ademamix.cli import main
-from ademamix.lab import bench
+from ademamix.lab import bench, bench_steps
 
 OWN = tuple(row for row in bench.ROWS if row.package is None)
 SHAPES = ((3, 5), (64,), ())
@@ -84,7 +84,7 @@ def test_state_bytes_of_shared_nested_and_wrapped_tensors():
         1: {"table": table, "nested": [{"codes": torch.zeros(10, dtype=torch.uint8)}]},
         2: {"wrapped": Wrapper(torch.zeros(50, dtype=torch.uint8))},
     }
-    assert bench.state_bytes(optimizer) == 1024 + 24 + 10 + 50
+    assert bench_steps.state_bytes(optimizer) == 1024 + 24 + 10 + 50
 
 
 def test_gpt2_shapes():

@@ -94,8 +94,7 @@ def _run(options: argparse.Namespace) -> int:
         labelled = compare.labelled(runs)
         if all(RunFolder(how.runs, run).result() for run in labelled.values()):
             print(f"Trained before: this is what {how.runs} keeps of these runs. Other --seeds train anew.\n")
-        else:
-            lab.carry_out(labelled, _title(base, labelled))
+        lab.carry_out(labelled, _title(base, labelled))
         read = compare.read_arms(runs, how.runs)
         parts = [compare.table(base, read), compare.conclusion(base, read), compare.reasons(base, read)]
         files = compare.draw(read, base, folder)
@@ -114,7 +113,7 @@ def _what(options: argparse.Namespace) -> tuple[Run, list[Optimizer]]:
 
 def _tuned(base: Run, arms: list[Optimizer], lab: Lab, folder: Path, options: argparse.Namespace) -> list[Optimizer]:
     from ademamix.lab import compare, sweep
-    from ademamix.lab.record import write_atomically
+    from ademamix.lab.atomic import write_atomically
 
     bases = {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
     title = f"Learning rates, on seed 0, for each of {', '.join(bases)}"

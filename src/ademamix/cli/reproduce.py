@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ademamix.cli.arguments import Commands, positive, writable_folder
-from ademamix.lab.recipes import RECIPES, SCALES, load, load_trained
+from ademamix.lab.recipes import RECIPES, SCALES, load
 
 DESCRIPTION = """\
 Run a result of the paper, print its numbers and draw its figure.
@@ -59,5 +59,5 @@ def _run(options: argparse.Namespace) -> int:
 
     with complaints_of_the_lab():
         lab = Lab(Options(options.out, device=options.device), processes=options.processes)
-        print(load_trained(options.recipe)(folder, options.scale, lab))
+        print(load(options.recipe)(folder, options.scale, lab))
     return 0

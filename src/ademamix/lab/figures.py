@@ -6,7 +6,6 @@ with matplotlib's `Figure`, never with pyplot, so that drawing one changes nothi
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import LineStyleType
 from numpy.typing import ArrayLike
+
+from ademamix.lab.atomic import rewritten
 
 SOLID: LineStyleType = "-"
 DASHED: LineStyleType = (0, (4, 1.5))
@@ -115,12 +116,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": name}):  # the ids inside of an SVG are random without it
         for kind, metadata in (("png", {}), ("svg", {"Date": None})):
             path = folder / f"{name}.{kind}"
-            unfinished = folder / f".{path.name}.{os.getpid()}"
-            try:
-                figure.savefig(unfinished, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-                unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            with rewritten(path) as file:
+                figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
             paths.append(path)
     return paths
 

@@ -11,21 +11,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
+from ademamix.lab.atomic import PART, to_disk, whole_or_not_at_all, write_atomically
 from ademamix.lab.config import Run, read
 
 KEPT_CHECKPOINTS = 2  # the newest may be torn by a failing disk
-PART = ".part"  # what a file is called until it is whole
 
 
 class RunError(RuntimeError):
@@ -134,17 +133,14 @@ class RunFolder:
         """Write a checkpoint, and the metrics so far, to disk; then remove the oldest."""
         with self._explained("write a checkpoint to"):
             if self._metrics.exists():
-                with self._metrics.open("r+") as metrics:
-                    os.fsync(metrics.fileno())
+                to_disk(self._metrics)
             folder = self.path / "checkpoints"
             folder.mkdir(exist_ok=True)
             temporary = self.path / f".checkpoint{PART}"
-            with _whole_or_not_at_all(temporary) as file:
+            with whole_or_not_at_all(temporary) as file:
                 torch.save(dict(state), file)
-                file.flush()
-                os.fsync(file.fileno())
             temporary.replace(folder / f"{step:09d}-{_hash(temporary)}.pt")
-            _sync(folder)
+            to_disk(folder)
             for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
                 old.unlink()
 
@@ -154,7 +150,7 @@ class RunFolder:
             step, name = path.stem.split("-")
             if _hash(path) == name:
                 return int(step), torch.load(path, map_location=device, weights_only=True)
-            print(f"ademamix: {path} is damaged; going on from the one before", file=sys.stderr)
+            print(f"ademamix: {path} is damaged: going on without it", file=sys.stderr)
         return None
 
     def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
@@ -164,7 +160,7 @@ class RunFolder:
             try:
                 save_model(temporary)
                 for path in (*temporary.rglob("*"), temporary):
-                    _sync(path)
+                    to_disk(path)
             except BaseException:
                 _remove(temporary)
                 raise
@@ -204,35 +200,6 @@ class RunFolder:
 def open_folder(path: Path) -> RunFolder:
     """Return the run whose folder this is."""
     return RunFolder(path.parent, read(Run, (path / "config.json").read_text()))
-
-
-def write_atomically(path: Path, content: str) -> None:
-    """Give `path` this content: at every moment it has the old or the new one, whole."""
-    temporary = path.with_name(f".{path.name}{PART}")
-    with _whole_or_not_at_all(temporary) as file:
-        file.write(content.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync(path.parent)
-
-
-@contextlib.contextmanager
-def _whole_or_not_at_all(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with path.open("wb") as file:
-            yield file
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _hash(path: Path) -> str:

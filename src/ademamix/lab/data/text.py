@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ademamix.lab.atomic import write_atomically
 from ademamix.lab.data import DataError
 
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
@@ -121,7 +122,8 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
         if len(files) == 1:  # it was named itself: tell why it is not taken
             texts = dict(files)
         if not texts:
-            raise DataError(f"there is no text in {name!r}: {len(files)} files, none of them valid UTF-8")
+            why = f"none of its {len(files)} files is valid UTF-8" if files else "it is empty"
+            raise DataError(f"there is no text in {name!r}: {why}. Give a file or folder with text in UTF-8")
         chosen = {relative for relative in texts if is_validation(relative, VALIDATION_SHARE)}
         cut_each = not chosen or len(chosen) == len(texts)
         for relative, path in texts.items():
@@ -157,7 +159,7 @@ def content_hash(files: Mapping[str, Path], cache: Path) -> str:
     """Return a hash of the names and contents of files, remembered while no name, size or time of change differs."""
     listing = _listing(files)
     remembered = cache / "hashes" / hashlib.sha256(json.dumps(listing).encode()).hexdigest()
-    if remembered.is_file() and len(known := remembered.read_text()) == 64:  # shorter: torn by a crash
+    if remembered.is_file() and len(known := remembered.read_text()) == 64:  # shorter: torn by a failing disk
         return known
     total = hashlib.sha256()
     for name, path in files.items():
@@ -166,9 +168,7 @@ def content_hash(files: Mapping[str, Path], cache: Path) -> str:
     # A file that was changed just now may change again within one tick of the file system's clock.
     if time.time_ns() - newest > 2_000_000_000 and _listing(files) == listing:
         remembered.parent.mkdir(parents=True, exist_ok=True)
-        temporary = remembered.with_suffix(f".{os.getpid()}")
-        temporary.write_text(total.hexdigest())
-        temporary.replace(remembered)
+        write_atomically(remembered, total.hexdigest())
     return total.hexdigest()
 
 

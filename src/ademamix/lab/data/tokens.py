@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +16,7 @@ from filelock import FileLock
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from ademamix.lab.atomic import to_disk
 from ademamix.lab.config import Text
 from ademamix.lab.data import Batch, DataError
 from ademamix.lab.data.order import ShuffledEpochs, spread_batches
@@ -134,7 +134,7 @@ def _built(config: Text, cache: Path) -> Path:
                     partial.rename(folder)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)
-                _to_disk(cache)
+                to_disk(cache)
     return folder
 
 
@@ -168,7 +168,7 @@ def _build(folder: Path, source: Source, config: Text, cache: Path) -> None:
     }
     (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
     for path in (*folder.iterdir(), folder):
-        _to_disk(path)
+        to_disk(path)
     if open_source(config.source, cache).key != source.key:
         raise DataError(f"{config.source!r} was changed while it was read: try again when it does not change")
 
@@ -240,11 +240,3 @@ def _write(pieces: list[Piece], tokenizer: Tokenizer, training: _TokenWriter, va
         parts[piece.validation] += [ids, separator] if piece.ends_document else [ids]
     for is_validation, writer in ((False, training), (True, validation)):
         writer.append(np.concatenate([separator[:0], *parts[is_validation]]))
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

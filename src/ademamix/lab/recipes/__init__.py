@@ -12,10 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-if TYPE_CHECKING:
-    from ademamix.lab.display import Lab
+from typing import Literal, get_args
 
 Scale = Literal["smoke", "laptop", "paper"]
 """Seconds, for tests; minutes to hours on two cores; the paper's own sizes and step counts."""
@@ -68,27 +65,17 @@ RECIPES: dict[str, Recipe] = {
 """By name. A summary ends with the paper's label of the result and how long it takes."""
 
 
-def load(name: str) -> Callable[[Path, Scale], str]:
-    """Import a recipe that does not train and return its function; a package that it needs may be missing.
+def load(name: str) -> Callable[..., str]:
+    """Import a recipe and return its function; a package that it needs may be missing.
 
     >>> load("rosenbrock")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: there is no recipe 'rosenbrock'; there are toy-rosenbrock, ...
     """
-    function: Callable[[Path, Scale], str] = _function(name)
-    return function
-
-
-def load_trained(name: str) -> Callable[[Path, Scale, Lab], str]:
-    """Import a recipe that trains and return its function."""
-    function: Callable[[Path, Scale, Lab], str] = _function(name)
-    return function
-
-
-def _function(name: str) -> Any:
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
-    return importlib.import_module(RECIPES[name].module).reproduce
+    reproduce: Callable[..., str] = importlib.import_module(RECIPES[name].module).reproduce
+    return reproduce
 
 
 def report(*parts: str, figures: Sequence[Path]) -> str:
