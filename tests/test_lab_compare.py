@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -134,6 +135,19 @@ def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "trained before" in capsys.readouterr().out
 
 
+def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+    here, there = pty.openpty()
+    os.set_blocking(here, False)
+    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with os.fdopen(here, "rb") as terminal:
+        subprocess.run(command, stderr=there, stdout=subprocess.DEVNULL, env=environment, check=True)
+        shown = terminal.read().decode()
+    os.close(there)
+    assert "20/20" in shown.splitlines()[-2]
+    assert "finished, validation" in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,7 +156,6 @@ def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--optimizer", "sgd"], "got 'sgd'"),
         (["--optimizer", "adamw:alpha=3", *SMALL], "optimizer 'adamw' has no setting 'alpha': it takes"),
         (["--data", "/nowhere"], "there is no text at '/nowhere'"),
-        (["--config", "/nowhere.json"], "cannot read '/nowhere.json'"),
         (["--out", "/dev/null"], "cannot write to the folder"),
         (["--device", "gpu"], "--device gpu cannot be used here"),
     ],
@@ -152,6 +165,32 @@ def test_what_is_wrong_is_said(
 ) -> None:
     assert main(["train", "--steps", "20", "--out", str(tmp_path), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--config", "/nowhere.json"], "cannot read '/nowhere.json'"),
+        (
+            ["train", "--config", "/nowhere.json", "--seed", "0", "--validate-every", "9"],
+            "so --seed, --validate-every ",
+        ),
+        (["compare", "--optimizers", "lion", "lion:lr=1e-3"], "lion lr=0.001 is named twice"),
+        (["compare", "--optimizers", "adamw", "ademamix:alpha=-1"], "alpha must be a finite number >= 0, got -1"),
+        (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_before_anything_is_trained(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 @pytest.fixture
@@ -190,6 +229,18 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subproc
     assert "The same command goes on from here" in told
     assert "Traceback" not in told
     assert _saved_and_free(tmp_path)
+
+
+def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ademamix", "compare", *SMALL, "--steps", "100k", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("2 runs of 100,000 steps")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here" in told
+    assert "Traceback" not in told
 
 
 def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:

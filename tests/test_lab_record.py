@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.lab import models
+from ademamix.lab import environment, models
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
+from ademamix.lab.runner import run_all
 from ademamix.lab.train import Options, train
 from lab_runs import CONTEXT, DELICATE, TINY, changed, kill, outcome, process
 
@@ -31,6 +32,14 @@ def test_the_key_depends_on_what_decides_the_numbers() -> None:
         changed(TINY, clip=None),
     ]
     assert len({TINY.key, *(other.key for other in others)}) == 4
+
+
+def test_the_key_does_not_depend_on_how_a_number_is_spelled() -> None:
+    spellings = [
+        Optimizer(name="ademamix", lr=1e-2, settings={"alpha": alpha, "betas": betas})
+        for alpha, betas in [(8, [0, 0.999]), (8.0, (0.0, 0.999))]
+    ]
+    assert len({changed(TINY, optimizer=optimizer).key for optimizer in spellings}) == 1
 
 
 def test_a_folder_knows_its_run(tmp_path: Path) -> None:
@@ -179,3 +188,25 @@ def test_other_data_than_before_is_refused(tmp_path: Path) -> None:
     source.write_text("eight nine ten eleven twelve\n" * 200)
     with pytest.raises(RunError, match="has changed since the run"):
         train(run, options)
+
+
+def test_runs_between_which_the_data_changed_are_not_compared(tmp_path: Path) -> None:
+    source, options = tmp_path / "text.txt", Options(tmp_path)
+    runs = {
+        name: changed(TINY, data={"kind": "text", "source": str(source)}, optimizer={"name": name, "lr": 1e-3})
+        for name in ("adamw", "lion")
+    }
+    for name, run in runs.items():
+        source.write_text(f"one two three four five six seven {name}\n" * 200)
+        train(run, options)
+    with pytest.raises(RunError, match="changed between the runs"):
+        run_all(runs, options)
+
+
+def test_the_environment_is_kept_where_it_changed(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        for step, device in [(0, "cpu"), (7, "cpu"), (9, "cuda")]:
+            environment.describe(folder, "fingerprint", step=step, device=device)
+    carried_out = (folder.read_json(environment.FILE) or {})["carried_out"]
+    assert [(entry["after_step"], entry["device"]) for entry in carried_out] == [(0, "cpu"), (9, "cuda")]

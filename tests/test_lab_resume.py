@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -17,6 +18,7 @@ from lab_runs import DELICATE, TINY, changed, kill, outcome, process
 
 KILLS = 20
 WHILE_SAVING = 8  # of these, so many while a checkpoint is being written
+WHILE_FINISHING = 2  # and so many while the model is, after the last step
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +37,18 @@ def _wait_for_steps(run: ForkServerProcess, out: Path, steps: int) -> None:
         time.sleep(0.001)
 
 
-def _wait_for_part(run: ForkServerProcess, out: Path) -> None:
-    part = RunFolder(out / "runs", DELICATE).path / ".checkpoint.part"
-    while not part.exists():
+def _freeze_while_there_is(part: str, run: ForkServerProcess, out: Path) -> None:
+    """Halt the process at a moment at which a file, or the folder of a model, is being written."""
+    path = RunFolder(out / "runs", DELICATE).path / part
+    assert run.pid is not None
+    while True:
         assert run.is_alive()
+        if path.exists():
+            os.kill(run.pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            if path.exists():
+                return
+            os.kill(run.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("trial", range(KILLS))
@@ -46,12 +56,13 @@ def test_killed_at_a_random_moment(
     trial: int, tmp_path: Path, uninterrupted: tuple[bytes, bytes, dict[str, object]]
 ) -> None:
     moment = random.Random(trial)
-    while_saving = trial < WHILE_SAVING
-    save_every = 0.0 if while_saving else 0.02
+    save_every = 0.0 if trial < WHILE_SAVING else 0.02
     run = process(DELICATE, tmp_path, save_every)
     _wait_for_steps(run, tmp_path, moment.randrange(1, 180))
-    if while_saving:
-        _wait_for_part(run, tmp_path)
+    if trial < WHILE_SAVING:
+        _freeze_while_there_is(".checkpoint.part", run, tmp_path)
+    elif trial < WHILE_SAVING + WHILE_FINISHING:
+        _freeze_while_there_is(".model.part", run, tmp_path)
     else:
         time.sleep(moment.random() * 0.05)
     kill(run)

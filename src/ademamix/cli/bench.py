@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ademamix.cli.arguments import Commands, file_to_write, positive
+from ademamix.cli.arguments import Commands, Complaint, file_to_write, positive
 from ademamix.lab import bench
 
 DESCRIPTION = """\
@@ -54,6 +54,11 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.lab:
+        for name in ("only", "no_peers", "processes", "threads", "json"):
+            if getattr(options, name):
+                raise Complaint(
+                    f"--lab measures the training loop alone: --{name.replace('_', '-')} does not go with it"
+                )
         from ademamix.lab import bench_lab
 
         print("\n".join(bench_lab.table(bench_lab.run(quick=options.quick))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,13 @@ optimizers, likewise; settings are the arguments of their constructors, and lr:
 
 data: stdlib (the sources of Python's standard library), digits (scikit-learn's, for vit-tiny), a file or folder of
 text, a folder of images, or hub:NAME on the Hugging Face hub (streamed: give --tokens)."""
+
+
+RUN_OPTIONS = (
+    *("model", "data", "tokenizer", "tokens", "steps", "batch", "accumulate", "lr", "schedule", "clip"),
+    *("parameters", "autocast", "validate_every"),
+)
+"""What :func:`add_run_options` adds; each is None unless it is given."""
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +83,8 @@ def execution(options: argparse.Namespace) -> Options:
     from ademamix.lab.train import Options
 
     writable_folder(options.out)
+    if options.wandb is not None and importlib.util.find_spec("wandb") is None:
+        raise Complaint("--wandb needs the package wandb, which is not installed: pip install wandb")
     try:
         torch.empty(0, device=options.device)
     except (AssertionError, RuntimeError) as error:
@@ -130,9 +140,8 @@ def complaints_of_the_lab() -> Iterator[None]:
 
     from ademamix.lab.config import ConfigError, explain
     from ademamix.lab.data import DataError
-    from ademamix.lab.interrupt import Interrupted
+    from ademamix.lab.interrupt import EXIT_CODE, Interrupted
     from ademamix.lab.record import RunError
-    from ademamix.lab.runner import INTERRUPTED
 
     try:
         yield
@@ -142,4 +151,4 @@ def complaints_of_the_lab() -> Iterator[None]:
         raise Complaint(str(error)) from None
     except (Interrupted, KeyboardInterrupt):
         print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_CODE)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ademamix.cli.arguments import Commands, Complaint, name_and_settings, not_negative
 from ademamix.cli.run_options import (
     DESCRIPTION,
+    RUN_OPTIONS,
     add_execution_options,
     add_run_options,
     changed,
@@ -24,7 +21,7 @@ from ademamix.cli.run_options import (
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.train import Options, Progress
+    from ademamix.lab.train import Progress
 
 INTRODUCTION = """\
 Train one model.
@@ -53,19 +50,17 @@ def add(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="a run's config.json, in place of the options below; - reads it from the input"
+        "--config",
+        metavar="FILE",
+        help="a run's config.json, in place of --optimizer, --seed and the options of the run",
     )
     parser.add_argument(
         "--optimizer",
         type=name_and_settings,
-        default=("ademamix", {}),
         metavar="OPTIMIZER",
         help="see above (default: ademamix)",
     )
-    parser.add_argument(
-        "--seed", type=not_negative, default=0, help="of parameters, order of the data and dropout (default: 0)"
-    )
-    parser.add_argument("--json", action="store_true", help="tell progress as JSON lines on the output")
+    parser.add_argument("--seed", type=not_negative, help="of parameters, order of the data and dropout (default: 0)")
     add_run_options(parser)
     add_execution_options(parser, threads=os.cpu_count() or 1)
     parser.set_defaults(run=_run)
@@ -74,7 +69,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    from ademamix.lab import train
+    from ademamix.lab import optimizers, train
     from ademamix.lab.display import Display
     from ademamix.lab.record import RunFolder
     from ademamix.lab.runner import Status
@@ -83,9 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     with complaints_of_the_lab():
         config = _config(options)
         how = execution(options)
-        if options.json:
-            _train_for_another_process(config, how, watch_input=options.config == "-")
-            return 0
+        optimizers.check(config)
         status, name = Status(config), config.optimizer.name
         before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
@@ -112,30 +105,14 @@ def _config(options: argparse.Namespace) -> Run:
     from ademamix.lab.config import Run, read
 
     if options.config is None:
-        base = changed(DEFAULT, options)
-        return base.model_copy(update={"optimizer": optimizer(options.optimizer, options), "seed": options.seed})
-    if options.config == "-":
-        return read(Run, sys.stdin.readline())
+        base, chosen = changed(DEFAULT, options), optimizer(options.optimizer or ("ademamix", {}), options)
+        return base.model_copy(update={"optimizer": chosen, "seed": options.seed or 0})
+    if given := [name for name in ("optimizer", "seed", *RUN_OPTIONS) if getattr(options, name) is not None]:
+        spelled = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise Complaint(
+            f"--config says all of a run, so {spelled} cannot be given beside it: change a copy of the file"
+        )
     try:
         return read(Run, Path(options.config).read_text())
     except OSError as error:
         raise Complaint(f"cannot read {options.config!r}: {error.strerror}") from None
-
-
-def _train_for_another_process(config: Run, how: Options, *, watch_input: bool) -> None:
-    """Tell progress as JSON; when the other process is gone, which ends the input, save and stop."""
-    from ademamix.lab.train import train
-
-    def tell(message: dict[str, object]) -> None:
-        try:
-            print(json.dumps(message), flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-    def stop_at_end_of_input() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGINT)
-
-    if watch_input:
-        threading.Thread(target=stop_at_end_of_input, daemon=True).start()
-    train(config, how, report=lambda progress: tell(progress._asdict()), on_wait=lambda: tell({"waits": True}))

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ademamix.lab import figures
-from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.config import GPT, ConfigError, Cosine, Optimizer, Run, Text
 from ademamix.lab.record import Result, RunFolder
 from ademamix.schedules import beta3_for_horizon
 
@@ -77,6 +77,9 @@ def plan(base: Run, optimizers: Iterable[Optimizer], seeds: Iterable[int]) -> di
     {'AdamW': [1, 2], 'AdEMAMix': [1, 2]}
     """
     optimizers, seeds = list(optimizers), list(seeds)
+    for optimizer in optimizers:
+        if optimizers.count(optimizer) > 1:
+            raise ConfigError(f"{optimizer.described} is named twice: give optimizers that differ")
     names = [_spelled(optimizer.name) for optimizer in optimizers]
     return {
         name if names.count(name) == 1 else optimizer.described: {

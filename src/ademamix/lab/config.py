@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -105,14 +105,26 @@ class Optimizer(Config):
     lr: Rate
     settings: dict[str, Any] = {}
 
+    @field_validator("settings", mode="after")
+    @classmethod
+    def _spell_numbers_alike(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Write 8.0 as 8: the run is the same, so its key has to be."""
+        return {name: _whole_as_integer(value) for name, value in settings.items()}
+
     @property
     def described(self) -> str:
         """The optimizer in words.
 
         >>> Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0}).described
-        'ademamix lr=0.001 alpha=8.0'
+        'ademamix lr=0.001 alpha=8'
         """
         return " ".join([self.name, f"lr={self.lr:g}", *(f"{name}={value}" for name, value in self.settings.items())])
+
+
+def _whole_as_integer(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_whole_as_integer(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Cosine(Config):

@@ -75,6 +75,8 @@ class Lab:
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name."""
         finished = [name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is not None]
+        if len(finished) == len(runs):
+            return run_all(runs, self.options)
         if finished:
             title += f"\nTrained before, and not again: {'; '.join(finished)}."
         with Display(title) as display:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+EXIT_CODE = 130  # of a process that was asked to stop and has saved; a shell's for Ctrl-C
+
 
 class Interrupted(Exception):
     """The run was asked to stop, and is saved."""

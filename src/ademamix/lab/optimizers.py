@@ -12,7 +12,7 @@ from torch import Tensor
 from ademamix import AdEMAMix, hyperparameters
 from ademamix.lab.adam_variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
 from ademamix.lab.baselines import AdMetaS, AggMo, Lion
-from ademamix.lab.config import ConfigError, Optimizer
+from ademamix.lab.config import ConfigError, Optimizer, Run
 from ademamix.lab.stepping import checked_betas
 from ademamix.pytorch.step import fastest
 
@@ -55,6 +55,20 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     if isinstance(optimizer, torch.optim.AdamW):
         _fuse(optimizer)
     return optimizer
+
+
+def check(config: Run) -> None:
+    """Construct the optimizers of a run for no more than a number: what is wrong with them is said before it begins.
+
+    >>> from ademamix.lab.compare import DEFAULT
+    >>> wrong = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": -1})
+    >>> check(DEFAULT.model_copy(update={"optimizer": wrong}))
+    Traceback (most recent call last):
+    ademamix.lab.config.ConfigError: optimizer 'ademamix': alpha must be a finite number >= 0, got -1
+    """
+    optimizer = build(config.optimizer, [{"params": [torch.zeros(1)]}], total_steps=config.steps)
+    if config.switch is not None:
+        switch(optimizer, config.switch.optimizer, total_steps=config.steps - config.switch.step)
 
 
 def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: int) -> torch.optim.Optimizer:

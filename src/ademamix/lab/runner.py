@@ -1,8 +1,4 @@
-"""Several runs at once, each in a process of its own.
-
-The process is `ademamix train`. It gets the run's config on its input, and tells on its output, a JSON line at a time,
-how far it is. When its input ends, which happens also when the process that started it is killed, it saves and stops.
-"""
+"""Several runs at once, in processes that carry out one after another (`worker`)."""
 
 from __future__ import annotations
 
@@ -10,21 +6,20 @@ import contextlib
 import json
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
+from ademamix.lab import environment, optimizers, worker
 from ademamix.lab.config import Run
-from ademamix.lab.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.interrupt import EXIT_CODE, Interrupted, asked_to_stop
 from ademamix.lab.record import Result, RunError, RunFolder
 from ademamix.lab.train import Options, Progress
 
 REFRESH = 0.5  # seconds
-INTERRUPTED = 130  # the exit code of a run that was asked to stop and is saved
 
 
 @dataclass
@@ -43,19 +38,34 @@ class Status:
         return 0 if self.result else self.config.steps - (self.progress.step if self.progress else 0)
 
 
-@dataclass(frozen=True)
-class _Process:
-    """The process of a run, and the file that it complains to."""
+@dataclass(eq=False)
+class _Worker:
+    """A process, the file that it complains to, and the name of the run that it carries out."""
 
-    popen: subprocess.Popen[str]
+    process: subprocess.Popen[str]
     complaints: IO[str]
+    run: str | None = None
+
+    def begin(self, name: str, config: Run) -> None:
+        assert self.process.stdin is not None
+        self.run = name
+        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output says so
+            self.process.stdin.write(config.model_dump_json() + "\n")
+            self.process.stdin.flush()
+
+    def explain_death(self) -> str:
+        code = self.process.wait()
+        if code < 0:
+            return f"its process was killed by signal {-code}. The same command goes on from its last checkpoint"
+        self.complaints.seek(0)
+        return f"its process ended with code {code}. It said:\n{self.complaints.read().strip() or 'nothing'}"
 
 
 @dataclass(frozen=True)
 class _Event:
-    """A line that a run's process wrote, or None after its last."""
+    """A line that a process wrote, or None after its last."""
 
-    name: str
+    worker: _Worker
     line: str | None
 
 
@@ -69,58 +79,70 @@ def run_all(
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
+    Their optimizers are checked before the first begins, and that they had the same data after the last has ended.
     `watch(statuses)` is called about twice a second.
     """
-    statuses = {name: Status(config, result=RunFolder(options.runs, config).result()) for name, config in runs.items()}
+    for config in runs.values():
+        optimizers.check(config)
+    folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
+    statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
     events: queue.Queue[_Event] = queue.Queue()
     with asked_to_stop() as stop, contextlib.ExitStack() as stack:
-        running: dict[str, _Process] = {}
+        idle: list[_Worker] = []
+        running = 0
         while waiting or running:
-            while waiting and len(running) < processes:
-                name = waiting.pop(0)
-                running[name] = stack.enter_context(_process(statuses[name].config, options, threads))
-                threading.Thread(target=_forward, args=(name, running[name].popen.stdout, events), daemon=True).start()
+            while waiting and running < processes:
+                free = idle.pop() if idle else stack.enter_context(_started(options, threads, events))
+                free.begin(waiting[0], statuses[waiting.pop(0)].config)
+                running += 1
             for event in _arrived(events):
-                if event.line is not None:
-                    _note(statuses[event.name], json.loads(event.line))
-                else:
-                    _end(event.name, running.pop(event.name), statuses[event.name], options)
+                name = event.worker.run
+                if name is not None and _ended(event, statuses[name], name):
+                    statuses[name].result = folders[name].result()
+                    event.worker.run = None
+                    idle.append(event.worker)
+                    running -= 1
+                    break  # and give it the next one
             watch(statuses)
             if stop.is_set():
                 raise Interrupted
         watch(statuses)
+    environment.check_same_data(folders.values())
     return {name: status.result for name, status in statuses.items() if status.result is not None}
 
 
 @contextlib.contextmanager
-def _process(config: Run, options: Options, threads: int) -> Iterator[_Process]:
-    command = [sys.executable, "-m", "ademamix", "train", "--config", "-", "--json", "--out", str(options.out)]
-    command += ["--threads", str(threads), "--device", options.device, "--save-every", str(options.save_every)]
-    if options.wandb is not None:
-        command += ["--wandb", options.wandb]
+def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Iterator[_Worker]:
     pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile("w+") as complaints,  # a pipe that nobody reads would fill up and block the process
         subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=complaints, text=True, start_new_session=True
-        ) as process,  # in a session of its own, so that Ctrl-C reaches it once, by way of its input
+            worker.command(options, threads=threads),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,  # so that Ctrl-C reaches it once, by way of its input
+        ) as process,
     ):
         assert process.stdin is not None
-        process.stdin.write(config.model_dump_json() + "\n")
-        process.stdin.flush()
+        started = _Worker(process, complaints)
+        reader = threading.Thread(target=_forward, args=(started, events))
+        reader.start()
         try:
-            yield _Process(process, complaints)
+            yield started
         finally:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-            process.wait()  # before its output is closed, which a thread still reads
+            reader.join()  # before its output is closed
 
 
-def _forward(name: str, output: IO[str], events: queue.Queue[_Event]) -> None:
-    for line in output:
-        events.put(_Event(name, line))
-    events.put(_Event(name, None))
+def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:
+    assert started.process.stdout is not None
+    for line in started.process.stdout:
+        events.put(_Event(started, line))
+    events.put(_Event(started, None))
 
 
 def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
@@ -128,26 +150,19 @@ def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
     end = time.monotonic() + REFRESH
     while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(queue.Empty):
-            event = events.get(timeout=left)
-            yield event
-            if event.line is None:
-                return
+            yield events.get(timeout=left)
 
 
-def _note(status: Status, message: dict[str, object]) -> None:
-    status.waits = "waits" in message
-    if not status.waits:
-        status.progress = Progress(**message)  # type: ignore[arg-type]
-
-
-def _end(name: str, process: _Process, status: Status, options: Options) -> None:
-    code = process.popen.wait()
-    if code == INTERRUPTED:
+def _ended(event: _Event, status: Status, name: str) -> bool:
+    """Note what a process said of its run, and return whether that is finished."""
+    if event.line is None and event.worker.process.wait() == EXIT_CODE:
         raise Interrupted
-    status.result = RunFolder(options.runs, status.config).result()
-    if status.result is None:
-        process.complaints.seek(0)
-        _, _, complaint = process.complaints.read().rpartition("ademamix: error: ")
-        if code < 0:
-            complaint = f"its process was killed by signal {-code}. The same command goes on from its last checkpoint"
-        raise RunError(f"{name}: {complaint.strip() or f'its process ended with code {code} and said nothing'}")
+    if event.line is None:
+        raise RunError(f"{name}: {event.worker.explain_death()}")
+    message: dict[str, Any] = json.loads(event.line)
+    if "failed" in message:
+        raise RunError(f"{name}: {message['failed']}")
+    status.waits = "waits" in message
+    if "progress" in message:
+        status.progress = Progress(**message["progress"])
+    return "finished" in message

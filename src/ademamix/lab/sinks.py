@@ -59,6 +59,7 @@ def _wandb(folder: RunFolder, project: str) -> Iterator[Sink]:
     ) as run:
 
         def send(row: dict[str, float]) -> None:
+            # of a run that goes on from before its last row, W&B drops what it has already: it is the same
             run.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))
 
         yield send

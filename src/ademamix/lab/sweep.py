@@ -82,8 +82,9 @@ def table(sweeps: Mapping[str, Sweep]) -> str:
     """Lay out what was found, a line for each name."""
     lines = []
     for name, found in sweeps.items():
+        at_the_end = " (at the end of the list)" if len(found.losses) > 2 and not found.settled else ""
         cells = "  ".join(f"{rate:g}: {loss:.4f}" for rate, loss in found.losses.items())
-        lines.append(f"  {name:<12} {cells}   best: {found.best:g}{'' if found.settled else ' (at the end)'}")
+        lines.append(f"  {name:<12} {cells}   best: {found.best:g}{at_the_end}")
     return "\n".join(lines)
 
 

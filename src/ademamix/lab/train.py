@@ -7,8 +7,6 @@ of the run's seed and the step. So parameters, optimizer state and the step are 
 from __future__ import annotations
 
 import math
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +18,12 @@ import numpy as np
 import torch
 from torch import nn
 
-import ademamix
-from ademamix.lab import data, models, optimizers, probes, sinks
+from ademamix.lab import data, environment, models, optimizers, probes, sinks
 from ademamix.lab.config import Run
 from ademamix.lab.data import Batch, Dataset
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
-from ademamix.lab.record import Result, RunError, RunFolder
+from ademamix.lab.record import Result, RunFolder
 
 SAVE_EVERY = 30.0  # seconds
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -200,10 +197,11 @@ def train(
         dataset = data.load(
             config.data, model=config.model, batch=config.batch, seed=config.seed, cache=options.out / "data"
         )
-        _describe(folder, dataset)
+        environment.check_data(folder, dataset.fingerprint)
         training = Training(config, dataset, options.device)
         if (saved := folder.load_checkpoint(options.device)) is not None:
             training.load_state_dict(saved[1])
+        environment.describe(folder, dataset.fingerprint, step=training.step, device=options.device)
         folder.keep_metrics_until(training.step)
         with (
             folder.open_metrics() as append,
@@ -256,27 +254,6 @@ def _loop(
         state_bytes=optimizers.state_bytes(training.optimizer),
         diverged=diverged,
     )
-
-
-def _describe(folder: RunFolder, dataset: Dataset) -> None:
-    """Write down what the run is carried out with, and refuse to go on with other data."""
-    name = "environment.json"
-    before = folder.read_json(name)
-    if before is not None and before["data"] != dataset.fingerprint:
-        raise RunError(
-            f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
-            "back, or remove that folder to begin anew"
-        )
-    now = {
-        "data": dataset.fingerprint,
-        "ademamix": ademamix.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-    folder.write_json(name, now)
 
 
 def _split(batch: Batch, parts: int) -> Iterator[Batch]:

@@ -2,8 +2,13 @@
 
 AdamW is trained for T steps and longer, AdEMAMix for T. At laptop scale the model is a byte-level transformer of 0.12M
 parameters and T is 10,000; the learning rates of both are tuned at T on seed 0, then fixed, and everything is trained
-on three other seeds. beta3 follows the horizon, since the paper's 0.9999 remembers as many steps as this run has. At
-paper scale the settings are those of appendix B. The paper does not give the lengths of its 330M runs; here they are
+on three other seeds. beta3 follows the horizon, since the paper's 0.9999 remembers as many steps as this run has.
+
+There are two panels at this scale. With a constant learning rate, as in the paper's figure constant_lr before the
+decay, the slow average is all that takes the noise out of the updates. With a cosine that ends near zero, as in
+llm_results, the decay does that for AdamW, too: in 10,000 steps AdEMAMix keeps a part of its lead only.
+
+At paper scale the settings are those of appendix B. The paper does not give the lengths of its 330M runs; here they are
 those of the 110M ones.
 """
 
@@ -11,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,7 +24,7 @@ from matplotlib.figure import Figure
 
 from ademamix.lab import compare, figures, models, sweep
 from ademamix.lab.compare import Arm
-from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.config import GPT, ConstantThenLinear, Cosine, Optimizer, Run, Text
 from ademamix.lab.display import Lab
 from ademamix.lab.recipes import Scale, report
 
@@ -69,16 +74,41 @@ def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: 
     )
 
 
-def _small(title: str, base: Run, rates: int, seeds: tuple[int, ...]) -> Setting:
-    return Setting(
-        title=title,
-        base=base,
+def _laptop() -> list[Setting]:
+    """The model and data of `ademamix compare`, with two learning-rate schedules."""
+    cosine = Setting(
+        title="0.12M parameters, cosine",
+        base=compare.DEFAULT.model_copy(update={"steps": 10_000, "validate_every": 200}),
         adamw=compare.OPTIMIZERS["adamw"],
         ademamix=compare.OPTIMIZERS["ademamix"],
-        longer=(2 * base.steps,),
-        rates=rates,
-        seeds=seeds,
+        longer=(20_000,),
+        rates=3,
+        seeds=(1, 2, 3),
     )
+    constant = replace(
+        cosine,
+        title="0.12M parameters, constant learning rate",
+        base=cosine.base.model_copy(update={"schedule": ConstantThenLinear(kind="constant", warmup=200)}),
+        adamw=cosine.adamw.model_copy(update={"lr": 1e-3}),
+        ademamix=cosine.ademamix.model_copy(update={"lr": 5e-4}),
+    )
+    return [constant, cosine]
+
+
+def _smoke() -> list[Setting]:
+    """The cosine of the laptop, for twenty steps of a model that is smaller still."""
+    *_, cosine = _laptop()
+    update = {
+        "model": GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
+        "schedule": Cosine(kind="cosine", warmup=2),
+        "steps": 20,
+        "batch": 2,
+        "validate_every": 10,
+        "validation_batches": 2,
+    }
+    return [
+        replace(cosine, title="smoke", base=cosine.base.model_copy(update=update), longer=(40,), rates=1, seeds=(1,))
+    ]
 
 
 def settings(scale: Scale) -> list[Setting]:
@@ -89,20 +119,7 @@ def settings(scale: Scale) -> list[Setting]:
             _paper("gpt-330m", "330M parameters", 96, 0.1, 256_000, (400_000, 500_000), 5e-4),
             _paper("gpt-1.3b", "1.3B parameters", 128, 0.1, 770_000, (1_500_000,), 5e-4),
         ]
-    if scale == "laptop":
-        base = compare.DEFAULT.model_copy(update={"steps": 10_000, "validate_every": 200})
-        return [_small("0.12M parameters, bytes", base, 3, (1, 2, 3))]
-    base = compare.DEFAULT.model_copy(
-        update={
-            "model": GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
-            "schedule": Cosine(kind="cosine", warmup=2),
-            "steps": 20,
-            "batch": 2,
-            "validate_every": 10,
-            "validation_batches": 2,
-        }
-    )
-    return [_small("smoke", base, 1, (1,))]
+    return _laptop() if scale == "laptop" else _smoke()
 
 
 @dataclass(frozen=True)
@@ -141,7 +158,7 @@ def _tuned(setting: Setting, lab: Lab) -> tuple[Optimizer, Optimizer, str]:
     return (
         adamw,
         ademamix,
-        f"validation loss by learning rate, T = {setting.base.steps:,}, seed 0\n{sweep.table(sweeps)}",
+        f"{setting.title}: validation loss by learning rate, T = {setting.base.steps:,}, seed 0\n{sweep.table(sweeps)}",
     )
 
 

@@ -1,0 +1,59 @@
+"""What runs are carried out with: the fingerprint of the data, versions and the machine, in environment.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+import ademamix
+from ademamix.lab.config import Data
+from ademamix.lab.record import RunError, RunFolder
+
+FILE = "environment.json"
+
+
+def check_data(folder: RunFolder, fingerprint: str) -> None:
+    """Refuse to go on with other data than the run began with."""
+    if _fingerprint(folder) not in (None, fingerprint):
+        raise RunError(
+            f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
+            "back, or remove that folder to begin anew"
+        )
+
+
+def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> None:
+    """Write down what the run is carried out with after `step`, if it differs from what it was until then."""
+    now = {
+        "ademamix": ademamix.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+    history = (folder.read_json(FILE) or {}).get("carried_out", [])
+    if not history or {**history[-1], "after_step": step} != {**now, "after_step": step}:
+        history.append({"after_step": step, **now})
+    folder.write_json(FILE, {"data": fingerprint, "carried_out": history})
+
+
+def check_same_data(folders: Iterable[RunFolder]) -> None:
+    """Refuse to compare runs between which the content of their data has changed."""
+    seen: dict[Data, RunFolder] = {}
+    for folder in folders:
+        other = seen.setdefault(folder.config.data, folder)
+        if _fingerprint(folder) != _fingerprint(other):
+            raise RunError(
+                f"the data {folder.config.data.source!r} changed between the runs in {str(other.path)!r} and "
+                f"{str(folder.path)!r}, so they cannot be compared: remove the older of these folders and give the "
+                "same command again, which trains that run anew"
+            )
+
+
+def _fingerprint(folder: RunFolder) -> Any:
+    return (folder.read_json(FILE) or {}).get("data")
