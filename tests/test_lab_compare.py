@@ -231,6 +231,16 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subproc
     assert _saved_and_free(tmp_path)
 
 
+def test_a_run_whose_process_is_killed_ends_the_others_saved(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    first, _ = Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGKILL)
+    _, told = comparison.communicate(timeout=60)
+    assert comparison.returncode == 2
+    assert "its process was killed by signal 9. The same command goes on" in told
+    assert not any(_held(folder) for folder in (tmp_path / "runs").iterdir())
+    assert len(list(tmp_path.glob("runs/*/checkpoints/*.pt"))) >= 1
+
+
 def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ademamix", "compare", *SMALL, "--steps", "100k", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

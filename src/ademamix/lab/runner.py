@@ -53,6 +53,12 @@ class _Worker:
             self.process.stdin.write(config.model_dump_json() + "\n")
             self.process.stdin.flush()
 
+    def dismiss(self) -> None:
+        """End its input: it saves what it carries out, and ends."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
     def explain_death(self) -> str:
         code = self.process.wait()
         if code < 0:
@@ -88,13 +94,15 @@ def run_all(
     statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
     events: queue.Queue[_Event] = queue.Queue()
-    with asked_to_stop() as stop, contextlib.ExitStack() as stack:
+    with asked_to_stop() as stop, contextlib.ExitStack() as stack, _dismissed_together() as workers:
         idle: list[_Worker] = []
         running = 0
         while waiting or running:
             while waiting and running < processes:
-                free = idle.pop() if idle else stack.enter_context(_started(options, threads, events))
-                free.begin(waiting[0], statuses[waiting.pop(0)].config)
+                if not idle:
+                    idle.append(stack.enter_context(_started(options, threads, events)))
+                    workers.append(idle[-1])
+                idle.pop().begin(waiting[0], statuses[waiting.pop(0)].config)
                 running += 1
             for event in _arrived(events):
                 name = event.worker.run
@@ -113,6 +121,17 @@ def run_all(
 
 
 @contextlib.contextmanager
+def _dismissed_together() -> Iterator[list[_Worker]]:
+    """Give a list of workers; when the block ends, they save at the same time, not one after another."""
+    workers: list[_Worker] = []
+    try:
+        yield workers
+    finally:
+        for each in workers:
+            each.dismiss()
+
+
+@contextlib.contextmanager
 def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Iterator[_Worker]:
     pipe = subprocess.PIPE
     with (
@@ -126,15 +145,13 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
             start_new_session=True,  # so that Ctrl-C reaches it once, by way of its input
         ) as process,
     ):
-        assert process.stdin is not None
         started = _Worker(process, complaints)
         reader = threading.Thread(target=_forward, args=(started, events))
         reader.start()
         try:
             yield started
         finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+            started.dismiss()
             reader.join()  # before its output is closed
 
 
