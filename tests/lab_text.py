@@ -72,6 +72,6 @@ def in_process(code: str, *arguments: object, **environment: str) -> subprocess.
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return output
