@@ -6,11 +6,13 @@ A module for each command: `add(commands)` describes it, and only running it loa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 
 from ademamix.cli import bench, compare, reproduce, train
 from ademamix.cli.arguments import Complaint
+from ademamix.lab.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {
@@ -35,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except Complaint as complaint:
         return _fail(str(complaint))
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            print("\nademamix: stopped. Runs go on from their last checkpoints with the same command.", file=sys.stderr)
+        return EXIT_CODE
     except ModuleNotFoundError as error:
         for extra, modules in MODULES_OF_EXTRAS.items():
             if error.name is not None and error.name.split(".")[0] in modules:

@@ -53,10 +53,11 @@ def _run(options: argparse.Namespace) -> int:
     if not RECIPES[options.recipe].trains:
         print(load(options.recipe)(folder, options.scale))
         return 0
-    from ademamix.cli.run_options import complaints_of_the_lab
+    from ademamix.cli.run_options import check_device, complaints_of_the_lab
     from ademamix.lab.display import Lab
     from ademamix.lab.train import Options
 
+    check_device(options.device)
     with complaints_of_the_lab():
         lab = Lab(Options(options.out, device=options.device), processes=options.processes)
         print(load(options.recipe)(folder, options.scale, lab))

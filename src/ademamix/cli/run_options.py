@@ -78,18 +78,23 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
 
 def execution(options: argparse.Namespace) -> Options:
     """Return how to carry runs out."""
-    import torch
-
     from ademamix.lab.train import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise Complaint("--wandb needs the package wandb, which is not installed: pip install wandb")
-    try:
-        torch.empty(0, device=options.device)
-    except (AssertionError, RuntimeError) as error:
-        raise Complaint(f"--device {options.device} cannot be used here: {str(error).splitlines()[0]}") from None
+    check_device(options.device)
     return Options(options.out, device=options.device, save_every=options.save_every, wandb=options.wandb)
+
+
+def check_device(device: str) -> None:
+    """Complain of a device that this machine has not."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise Complaint(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def changed(base: Run, options: argparse.Namespace) -> Run:
@@ -149,6 +154,12 @@ def complaints_of_the_lab() -> Iterator[None]:
         raise Complaint(explain(error)) from None
     except (ConfigError, DataError, RunError) as error:
         raise Complaint(str(error)) from None
-    except (Interrupted, KeyboardInterrupt):
-        print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
+    except OSError as error:
+        raise Complaint(
+            f"cannot read or write {error.filename or 'a file'}: {error.strerror or error}. Runs are intact: mend "
+            "that, then give the same command again, and it goes on"
+        ) from None
+    except Interrupted:
+        with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C
+            print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
         sys.exit(EXIT_CODE)

@@ -65,7 +65,9 @@ class Arm:
         return min(result.seconds_per_step for result in self.results)
 
     def first_step_at(self, loss: float) -> int | None:
-        """Return the first validation at which the mean loss is as low as `loss`."""
+        """Return the first validation at which the mean loss is as low as `loss`; None of one that is not a number."""
+        if not math.isfinite(loss):
+            return None
         return next((step for step, value in self.curve.items() if value <= loss), None)
 
 
@@ -212,7 +214,7 @@ def _loss(arm: Arm) -> str:
 
 def _reached(arm: Arm, first: Arm, base: Run) -> str:
     if arm is first:
-        return f"{base.steps:,}"
+        return f"{base.steps:,}" if math.isfinite(first.loss) else "diverged"
     step = arm.first_step_at(first.loss)
     return "not reached" if step is None else f"{step:,} ({1 - step / base.steps:.0%} fewer)"
 

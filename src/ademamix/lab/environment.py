@@ -44,15 +44,18 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
 
 def check_same_data(folders: Iterable[RunFolder]) -> None:
     """Refuse to compare runs between which the content of their data has changed."""
-    seen: dict[Data, RunFolder] = {}
-    for folder in folders:
-        other = seen.setdefault(folder.config.data, folder)
-        if _fingerprint(folder) != _fingerprint(other):
-            raise RunError(
-                f"the data {folder.config.data.source!r} changed between the runs in {str(other.path)!r} and "
-                f"{str(folder.path)!r}, so they cannot be compared: remove the older of these folders and give the "
-                "same command again, which trains that run anew"
-            )
+    begun = [folder for folder in folders if _fingerprint(folder) is not None]
+    newest: dict[Data, RunFolder] = {}
+    for folder in sorted(begun, key=lambda folder: (folder.path / FILE).stat().st_mtime_ns):
+        newest[folder.config.data] = folder
+    old = [folder for folder in begun if _fingerprint(folder) != _fingerprint(newest[folder.config.data])]
+    if old:
+        paths = ", ".join(sorted({repr(str(folder.path)) for folder in old}))
+        raise RunError(
+            f"the data {old[0].config.data.source!r} has changed since some of these runs were trained, so they cannot "
+            f"be compared. Bring the data back, or remove what was trained on the older one, {paths}, and give the "
+            "same command again, which trains that anew"
+        )
 
 
 def _fingerprint(folder: RunFolder) -> Any:

@@ -18,25 +18,23 @@ class Interrupted(Exception):
 
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C, or a polite kill, into an event; the second one acts as usual."""
+    """Turn the first Ctrl-C, and the first polite kill, into an event; the second one acts as usual."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
-        restore()
-        print("\nademamix: stopping, and saving", file=sys.stderr)
+        signal.signal(number, before[number])  # of this one only: a cluster's signal and Ctrl-C may come together
+        with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C
+            print("\nademamix: stopping, and saving", file=sys.stderr)
 
     for number in before:
         signal.signal(number, ask)
     try:
         yield stop
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -30,6 +30,10 @@ PRESETS: dict[str, GPT | Mamba | ViT] = {
 """Models by name. The sizes in the names are the paper's (appendix B); `vit-tiny` is for scikit-learn's digits."""
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What a run's parameters can be."""
+
+
 def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
     """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
 

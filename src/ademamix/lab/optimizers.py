@@ -13,6 +13,7 @@ from ademamix import AdEMAMix, hyperparameters
 from ademamix.lab.adam_variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
 from ademamix.lab.baselines import AdMetaS, AggMo, Lion
 from ademamix.lab.config import ConfigError, Optimizer, Run
+from ademamix.lab.models import DTYPES
 from ademamix.lab.stepping import checked_betas
 from ademamix.pytorch.step import fastest
 
@@ -66,7 +67,8 @@ def check(config: Run) -> None:
     Traceback (most recent call last):
     ademamix.lab.config.ConfigError: optimizer 'ademamix': alpha must be a finite number >= 0, got -1
     """
-    optimizer = build(config.optimizer, [{"params": [torch.zeros(1)]}], total_steps=config.steps)
+    point = torch.zeros(1, dtype=DTYPES[config.parameters])
+    optimizer = build(config.optimizer, [{"params": [point]}], total_steps=config.steps)
     if config.switch is not None:
         switch(optimizer, config.switch.optimizer, total_steps=config.steps - config.switch.step)
 

@@ -80,7 +80,7 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
         """Create the folder and hold it alone; while another process holds it, wait, after calling `on_wait` once."""
-        with self._explained("create"):
+        with self.explained("create"):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / "lock")
             try:
@@ -90,7 +90,7 @@ class RunFolder:
                     on_wait()
                 lock.acquire()
         try:
-            with self._explained("write to"):
+            with self.explained("write to"):
                 for leftover in self.path.glob(f".*{PART}"):
                     _remove(leftover)
                 write_atomically(self.path / "config.json", self.config.model_dump_json(indent=1) + "\n")
@@ -112,17 +112,17 @@ class RunFolder:
     def keep_metrics_until(self, step: int) -> None:
         """Cut off what was recorded after `step`."""
         rows = [row for row in self.metrics() if row["step"] <= step]
-        with self._explained("write to"):
+        with self.explained("write to"):
             write_atomically(self._metrics, "".join(_line(row) for row in rows))
 
     @contextlib.contextmanager
     def open_metrics(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """Give a function that appends a row."""
-        with self._explained("write to"):
+        with self.explained("write to"):
             file = self._metrics.open("a")
 
         def append(row: Mapping[str, Any]) -> None:
-            with self._explained("write to"):
+            with self.explained("write to"):
                 file.write(_line(row))
                 file.flush()
 
@@ -131,7 +131,7 @@ class RunFolder:
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, and the metrics so far, to disk; then remove the oldest."""
-        with self._explained("write a checkpoint to"):
+        with self.explained("write a checkpoint to"):
             if self._metrics.exists():
                 to_disk(self._metrics)
             folder = self.path / "checkpoints"
@@ -155,7 +155,7 @@ class RunFolder:
 
     def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
         """Keep the result and the model that `save_model(folder)` writes, and drop the checkpoints."""
-        with self._explained("write the result to"):
+        with self.explained("write the result to"):
             temporary, model = self.path / f".model{PART}", self.path / "model"
             try:
                 save_model(temporary)
@@ -171,7 +171,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write another file of the folder."""
-        with self._explained("write to"):
+        with self.explained("write to"):
             write_atomically(self.path / name, json.dumps(content, indent=1) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -183,7 +183,8 @@ class RunFolder:
         return sorted((self.path / "checkpoints").glob("*.pt"), reverse=True)
 
     @contextlib.contextmanager
-    def _explained(self, deed: str) -> Iterator[None]:
+    def explained(self, deed: str) -> Iterator[None]:
+        """Say of an error of the disk what could not be done, that nothing is lost, and what to do."""
         try:
             yield
         except (OSError, RuntimeError) as error:

@@ -61,10 +61,11 @@ class _Worker:
 
     def explain_death(self) -> str:
         code = self.process.wait()
-        if code < 0:
-            return f"its process was killed by signal {-code}. The same command goes on from its last checkpoint"
         self.complaints.seek(0)
-        return f"its process ended with code {code}. It said:\n{self.complaints.read().strip() or 'nothing'}"
+        said = self.complaints.read().strip()
+        end = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        last = f" It said:\n{said}" if said else ""
+        return f"its process {end}. The same command goes on from its last checkpoint.{last}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def run_all(
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
-    Their optimizers are checked before the first begins, and that they had the same data after the last has ended.
+    Their optimizers are checked before the first begins, and that all have the same data as soon as one has begun.
     `watch(statuses)` is called about twice a second.
     """
     for config in runs.values():
@@ -106,7 +107,13 @@ def run_all(
                 running += 1
             for event in _arrived(events):
                 name = event.worker.run
-                if name is not None and _ended(event, statuses[name], name):
+                if name is None:
+                    continue
+                begun = statuses[name].progress is not None
+                ended = _ended(event, statuses[name], name)
+                if not begun and statuses[name].progress is not None:
+                    environment.check_same_data(folders.values())
+                if ended:
                     statuses[name].result = folders[name].result()
                     event.worker.run = None
                     idle.append(event.worker)
@@ -152,7 +159,12 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
             yield started
         finally:
             started.dismiss()
-            reader.join()  # before its output is closed
+            try:
+                reader.join()  # before its output is closed, for which the reader would be waited for, deaf to signals
+            except KeyboardInterrupt:  # the second one: who asks twice does not want to wait
+                process.kill()
+                reader.join()
+                raise
 
 
 def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:

@@ -29,14 +29,20 @@ def opened(folder: RunFolder, step: int, wandb_project: str | None) -> Iterator[
 
 @contextlib.contextmanager
 def _tensorboard(folder: RunFolder, step: int) -> Iterator[Sink]:
-    with SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1) as writer:
+    with folder.explained("write to"):
+        writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=step + 1)
 
-        def send(row: dict[str, float]) -> None:
+    def send(row: dict[str, float]) -> None:
+        with folder.explained("write to"):
             for name, value in row.items():
                 if name != "step":
                     writer.add_scalar(name, value, int(row["step"]))
 
+    try:
         yield send
+    finally:
+        with folder.explained("write to"):
+            writer.close()
 
 
 @contextlib.contextmanager

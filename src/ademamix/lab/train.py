@@ -26,7 +26,6 @@ from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.record import Result, RunFolder
 
 SAVE_EVERY = 30.0  # seconds
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Training:
         self.probes = probes.build(config.probes)
         torch.manual_seed(config.seed)
         self.model = models.build_model(config.model, dataset.outputs)
-        nn.Module.to(self.model, self._device, DTYPES[config.parameters])
+        nn.Module.to(self.model, self._device, models.DTYPES[config.parameters])
         self._parameters = list(self.model.parameters())
         self.optimizer = optimizers.build(
             config.optimizer, models.parameter_groups(self.model), total_steps=config.steps
@@ -173,7 +172,7 @@ class Training:
     def _placed(self, batch: Batch) -> Batch:
         inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
         if inputs.is_floating_point():
-            inputs = inputs.to(DTYPES[self.config.parameters])
+            inputs = inputs.to(models.DTYPES[self.config.parameters])
         return Batch(inputs, targets)
 
     def _autocast(self) -> torch.autocast:
@@ -209,7 +208,7 @@ def train(
             asked_to_stop() as stop,
         ):
             result = _loop(training, folder, options, [append, sink], report, stop)
-        folder.finish(result, lambda path: models.save(training.model, path))
+            folder.finish(result, lambda path: models.save(training.model, path))
     return result
 
 

@@ -6,12 +6,14 @@ each run ended. When its input ends, which happens also when the other process i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +42,45 @@ def main(arguments: dict[str, Any]) -> None:
     """Carry out runs until the input ends."""
     torch.set_num_threads(arguments.pop("threads"))
     options = Options(**{**arguments, "out": Path(arguments["out"])})
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_read_input, args=(lines,), daemon=True).start()
-    while True:
-        config = read(Run, lines.get())
-        try:
-            train(
-                config,
-                options,
-                report=lambda progress: _tell({"progress": progress._asdict()}),
-                on_wait=lambda: _tell({"waits": True}),
-            )
-        except (ConfigError, DataError, RunError) as error:
-            _tell({"failed": str(error)})
-        else:
-            _tell({"finished": True})
+    with _messages() as tell:
+        while (line := lines.get()) is not None:
+            try:
+                train(
+                    read(Run, line),
+                    options,
+                    report=lambda progress: tell({"progress": progress._asdict()}),
+                    on_wait=lambda: tell({"waits": True}),
+                )
+            except (ConfigError, DataError, RunError) as error:
+                tell({"failed": str(error)})
+            else:
+                tell({"finished": True})
 
 
-def _read_input(lines: queue.SimpleQueue[str]) -> None:
+def _read_input(lines: queue.SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
         lines.put(line)
+    lines.put(None)  # between two runs that is enough; during one, a signal has to say it
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def _tell(message: dict[str, Any]) -> None:
-    try:
-        print(json.dumps(message), flush=True)
-    except BrokenPipeError:  # nobody listens any more; the end of the input will stop the run
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+@contextlib.contextmanager
+def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Give a function that writes to the output; what others print goes to stderr meanwhile."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as output:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+        def tell(message: dict[str, Any]) -> None:
+            with contextlib.suppress(BrokenPipeError):  # nobody listens: the end of the input will stop the run
+                print(json.dumps(message), file=output, flush=True)
+
+        yield tell
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     try:
         main(json.loads(sys.argv[1]))
     except (Interrupted, KeyboardInterrupt):

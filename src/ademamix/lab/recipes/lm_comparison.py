@@ -192,9 +192,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     figures.draw_line(
         axes, list(arm.curve), list(arm.curve.values()), figures.ADEMAMIX[0], f"{arm.name}: {arm.loss:.3f}"
     )
-    ends = [loss for loss in (arm.loss, panel.adamw[-1].loss) if math.isfinite(loss)]
+    longest = panel.adamw[-1].loss
+    ends = [loss for loss in (arm.loss, longest) if math.isfinite(loss)]
+    if math.isfinite(longest):
+        axes.axhline(longest, color="0.6", linewidth=0.8)
     if ends:
-        axes.axhline(ends[-1], color="0.6", linewidth=0.8)
         axes.set_ylim(min(ends) - 0.05, min(ends) + 0.7)
     axes.set_xlabel("step")
     axes.set_ylabel("validation loss")
@@ -207,9 +209,10 @@ def _table(panel: Panel) -> str:
     for arm in arms:
         cells = "  ".join(f"{loss:.4f}" for loss in arm.losses)
         rows.append(f"  {arm.name:<26} lr {arm.optimizer.lr:<7g} mean {arm.loss:.4f}   {cells}")
-    longest = panel.adamw[-1]
-    verdict = "at or below" if panel.ademamix.loss <= longest.loss else "above"
-    rows.append(
-        f"  AdEMAMix at T is {verdict} AdamW after {longest.results[0].steps / panel.setting.base.steps:.3g} T."
-    )
+    ours, theirs = panel.ademamix.loss, panel.adamw[-1].loss
+    if math.isfinite(ours) and math.isfinite(theirs):
+        times = max(panel.setting.longer) / panel.setting.base.steps
+        rows.append(f"  AdEMAMix at T is {'at or below' if ours <= theirs else 'above'} AdamW after {times:.3g} T.")
+    else:
+        rows.append("  A run diverged: there is nothing to compare.")
     return "\n".join(rows)
