@@ -189,7 +189,7 @@ def test_importing_ademamix_loads_no_framework(capsys):
         (["--processes", "0"], "argument --processes: must be a whole number of at least 1, got '0'"),
         (["--threads", "two"], "argument --threads: must be a whole number of at least 1, got 'two'"),
         (["--only", "gpt3"], "argument --only: invalid choice: 'gpt3'"),
-        (["--json", "no/such/folder/bench.json"], "argument --json: must be a file in a folder that exists"),
+        (["--json", "no/such/folder/bench.json"], "argument --json: must be a file that can be written"),
     ],
 )
 def test_bad_options(arguments, message, capsys):

@@ -19,8 +19,9 @@ import pytest
 from ademamix.cli import main
 from ademamix.lab import compare, sweep, worker
 from ademamix.lab.compare import Arm
-from ademamix.lab.config import Optimizer
-from ademamix.lab.record import Result, open_folder
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.interrupt import EXIT_CODE
+from ademamix.lab.record import Result, RunFolder, open_folder
 from ademamix.lab.train import Options, train
 from lab_runs import DOCS, TINY, changed
 
@@ -66,10 +67,17 @@ def test_the_comparison_counts_what_it_says() -> None:
 def test_reasons_are_given_only_where_they_hold() -> None:
     ours = Arm("AdEMAMix", compare.OPTIMIZERS["ademamix"], ADEMAMIX.results, ADEMAMIX.curves)
     theirs = Arm("AdamW", compare.OPTIMIZERS["adamw"], ADAMW.results, ADAMW.curves)
-    assert "beta3 = 0.99 is the rule for 2,500 steps" in compare.reasons(changed(TINY, steps=2500), [theirs, ours])
-    assert compare.reasons(changed(TINY, steps=20), [theirs, ours]) == ""
-    assert "best of a sweep" in compare.reasons(compare.DEFAULT, [theirs, ours])
-    assert "best of a sweep" not in compare.reasons(compare.DEFAULT, [ADAMW, ours])
+
+    def reasons(base: Run, arms: list[Arm]) -> str:
+        return compare.reasons(base, arms, tuned=False)
+
+    assert "beta3 = 0.99 is the rule for 2,500 steps" in reasons(changed(TINY, steps=2500), [theirs, ours])
+    assert "rule for" not in reasons(changed(TINY, steps=20), [theirs, ours])
+    assert "best of a sweep" in reasons(compare.DEFAULT, [theirs, ours])
+    assert "were not tuned" in reasons(compare.DEFAULT, [ADAMW, ours])
+    elsewhere = Optimizer(name="ademamix", lr=1e-3, settings={"total_steps": 10**6})
+    assert "rule for" not in reasons(changed(TINY, steps=2500), [Arm("AdEMAMix", elsewhere, ours.results, ours.curves)])
+    assert "best of the sweep above" in compare.reasons(BASE, [ADAMW, ours], tuned=True)
 
 
 def test_a_loss_is_called_a_loss(tmp_path: Path) -> None:
@@ -137,6 +145,53 @@ def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "trained before" in capsys.readouterr().out
 
 
+def test_results_of_other_data_are_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three " * 200)
+    run = [*SMALL, "--data", str(text), "--steps", "2", "--out", str(tmp_path / "out")]
+    commands = [["train", "--threads", "1", *run], ["compare", *run]]
+    for command in commands:
+        assert main(command) == 0
+    text.write_text("four five six " * 200)
+    for command in commands:
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "has changed since the run in" in capsys.readouterr().err
+    text.unlink()
+    for command in commands:
+        assert main(command) == 0
+        assert "rained before" in capsys.readouterr().out
+
+
+def test_results_may_not_be_written_into_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("one two three " * 200)
+    assert main(["train", *SMALL, "--data", ".", "--steps", "2"]) == 2
+    assert "'.' holds the folder out/data, to which results are written" in capsys.readouterr().err
+
+
+def test_no_clipping(tmp_path: Path) -> None:
+    assert main(["train", *SMALL, "--steps", "2", "--clip", "0", "--threads", "1", "--out", str(tmp_path)]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert open_folder(folder).config.clip is None
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_who_watches_may_leave(closed: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    streams: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: writing}
+    ended = subprocess.run(command, stdout=streams["stdout"], stderr=streams["stderr"], text=True)
+    os.close(writing)
+    assert ended.returncode == {"stdout": 128 + signal.SIGPIPE, "stderr": 0}[closed]
+    assert "Traceback" not in (ended.stderr or "")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert open_folder(folder).result() is not None
+
+
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     here, there = pty.openpty()
     command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
@@ -158,11 +213,13 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     [
         (["--model", "gpt-huge"], "there is no model 'gpt-huge': choose one of gpt-tiny"),
         (["--model", "gpt-tiny:depth=3"], "depth: Extra inputs are not permitted, got 3"),
-        (["--optimizer", "sgd"], "got 'sgd'"),
+        (["--optimizer", "sgd"], "there is no optimizer 'sgd': choose one of adamw"),
         (["--optimizer", "adamw:alpha=3", *SMALL], "optimizer 'adamw' has no setting 'alpha': it takes"),
         (["--data", "/nowhere"], "there is no text at '/nowhere'"),
         (["--out", "/dev/null"], "cannot write to the folder"),
         (["--device", "gpu"], "--device gpu cannot be used here"),
+        (["--device", "meta"], "--device must be cpu or cuda, got 'meta'"),
+        (["--data", ""], "there is no text at ''"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -180,9 +237,11 @@ def test_what_is_wrong_is_said(
             ["train", "--config", "/nowhere.json", "--seed", "0", "--validate-every", "9"],
             "so --seed, --validate-every ",
         ),
-        (["compare", "--optimizers", "lion", "lion:lr=1e-3"], "lion lr=0.001 is named twice"),
+        (["compare", "--optimizers", "lion", "lion:lr=1e-4"], "lion lr=0.0001 is named twice"),
         (["compare", "--optimizers", "adamw", "ademamix:alpha=-1"], "alpha must be a finite number >= 0, got -1"),
-        (["compare", "--parameters", "bf16", "--optimizers", "adamw", "lion"], "optimizer 'lion': "),
+        (["compare", "--parameters", "bf16", "--optimizers", "ademamix", "lion"], "optimizer 'lion': "),
+        (["compare", "--optimizers", "lion", "lion:lr=1", "--tune"], "lion is named twice, with other learning rates"),
+        (["compare", "--parameters", "bf16"], "optimizer 'adamw': AdamW takes fp32 and fp64 parameters, got "),
         (["reproduce", "lm-comparison", "--device", "gpu"], "--device gpu cannot be used here"),
         (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),
     ],
@@ -265,7 +324,17 @@ def test_a_process_for_runs_ends_with_its_input_where_ctrl_c_is_ignored(tmp_path
         "import signal, subprocess, sys; signal.signal(2, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", ignoring, *worker.command(Options(tmp_path), threads=1)]
-    subprocess.run(command, stdin=subprocess.DEVNULL, timeout=300)
+    with (
+        RunFolder(tmp_path / "runs", TINY).locked(),  # so that the process is waiting when its input ends
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(TINY.model_dump_json() + "\n")
+        process.stdin.flush()
+        assert "waits" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(300) == EXIT_CODE
 
 
 def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:

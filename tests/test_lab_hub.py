@@ -50,7 +50,7 @@ def test_a_dataset_is_split_by_content_and_read_no_further_than_needed(folder, c
 
 def test_presets_name_what_they_stand_for(cache):
     assert text.open_source("fineweb", cache).key == text.open_source("hub:fineweb", cache).key
-    assert "sample-10BT" in text.open_source("fineweb", cache).key
+    assert "sample-100BT" in text.open_source("fineweb", cache).key
     assert "redpajama" in text.open_source("redpajama-v2", cache).key
     assert text.open_source("redpajama-v2", cache).streamed
 

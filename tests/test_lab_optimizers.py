@@ -10,8 +10,9 @@ import torch
 from numpy.testing import assert_allclose
 
 from ademamix import AdEMAMix
+from ademamix.lab.bench_steps import state_bytes
 from ademamix.lab.config import ConfigError, Optimizer
-from ademamix.lab.optimizers import OPTIMIZERS, build, state_bytes, switch
+from ademamix.lab.optimizers import OPTIMIZERS, build, switch
 from ademamix.pytorch.core import core
 from ademamix.reference import ReferenceAdEMAMix
 
@@ -102,8 +103,6 @@ def test_adamw_is_fused_where_ademamix_is():
     assert build(config, one_group(), total_steps=10).param_groups[0]["fused"] is (True if core else None)
     stated = Optimizer(name="adamw", lr=0.1, settings={"foreach": True})
     assert build(stated, one_group(), total_steps=10).param_groups[0]["fused"] is None
-    low = [{"params": [torch.ones(2, dtype=torch.bfloat16)]}]
-    assert build(config, low, total_steps=10).param_groups[0]["fused"] is None
 
 
 def test_switch_to_ademamix_and_back():
@@ -160,3 +159,14 @@ def test_a_refused_switch_leaves_the_optimizer_as_it_is():
     group["params"][0].grad = torch.ones(70, 70)
     optimizer.step()
     assert state_bytes(optimizer) == 2 * 4 * 70 * 70 + 4
+
+
+def test_adamw_in_low_precision_is_refused():
+    bf16 = [{"params": [torch.ones(2, dtype=torch.bfloat16)]}]
+    with pytest.raises(ConfigError, match=r"AdamW takes fp32 .*got torch\.bfloat16.* alpha=0"):
+        build(Optimizer(name="adamw", lr=0.1), bf16, total_steps=100)
+    optimizer = build(Optimizer(name="ademamix", lr=0.1), bf16, total_steps=100)
+    with pytest.raises(ConfigError, match="optimizer 'adamw': AdamW takes fp32"):
+        switch(optimizer, Optimizer(name="adamw", lr=0.1), total_steps=50)
+    bf16[0]["params"][0].grad = torch.ones(2, dtype=torch.bfloat16)
+    optimizer.step()

@@ -72,6 +72,18 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, damage, capsys: pytest
     assert newest.name in capsys.readouterr().err
 
 
+def test_damaged_checkpoints_do_not_take_the_place_of_new_ones(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        for step in (90, 100):
+            folder.save_checkpoint(step, {})
+        for path in (folder.path / "checkpoints").iterdir():
+            path.write_bytes(b"torn")
+        assert folder.load_checkpoint() is None
+        folder.save_checkpoint(10, {})
+        assert folder.load_checkpoint() == (10, {})
+
+
 def test_a_half_written_line_of_metrics_is_dropped(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     with folder.locked():
@@ -83,6 +95,19 @@ def test_a_half_written_line_of_metrics_is_dropped(tmp_path: Path) -> None:
         assert [row["step"] for row in folder.metrics()] == [4, 8]
         folder.keep_metrics_until(4)
         assert folder.metrics() == [{"step": 4, "loss": 2.0}]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "{}", "\xff"])
+def test_a_damaged_file_is_called_damaged(content: str, tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    (folder.path / "result.json").write_bytes(content.encode("latin-1"))
+    (folder.path / "metrics.jsonl").write_bytes(content.encode("latin-1") + b"\n")
+    with pytest.raises(RunError, match=r"result\.json' is damaged .* remove the folder"):
+        folder.result()
+    if content != "{}":
+        with pytest.raises(RunError, match=r"metrics\.jsonl' is damaged"):
+            folder.metrics()
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
@@ -123,6 +148,7 @@ def test_two_processes_on_one_run_train_it_once(tmp_path: Path) -> None:
         one.join()
         assert one.exitcode == 0
     assert outcome(TINY, together) == outcome(TINY, alone)
+    assert len(list((RunFolder(together / "runs", TINY).path / "tensorboard").iterdir())) == 1
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
@@ -199,6 +225,7 @@ def test_runs_between_which_the_data_changed_are_not_compared(tmp_path: Path) ->
     for name, run in runs.items():
         source.write_text(f"one two three four five six seven {name}\n" * 200)
         train(run, options)
+    source.unlink()
     with pytest.raises(RunError, match=f"trained on the older one, '.*{runs['adamw'].key}', and give"):
         run_all(runs, options)
 

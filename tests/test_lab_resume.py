@@ -8,10 +8,11 @@ import signal
 import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ademamix.lab.config import Optimizer, Run, Switch
+from ademamix.lab.config import SWITCHES, Optimizer, Run, Switch
 from ademamix.lab.record import RunFolder
 from ademamix.lab.train import Interrupted, Options, Progress, train
 from lab_runs import DELICATE, TINY, changed, kill, outcome, process
@@ -85,11 +86,12 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("stop_at", [8, 12, 16])
-def test_a_switch_survives_a_stop_before_at_and_after_it(tmp_path: Path, stop_at: int) -> None:
+@pytest.mark.parametrize(("old", "new"), SWITCHES)
+def test_a_switch_survives_a_stop_before_at_and_after_it(tmp_path: Path, stop_at: int, old: Any, new: Any) -> None:
     run = changed(
         TINY,
-        optimizer=Optimizer(name="adamw", lr=1e-2),
-        switch=Switch(step=12, optimizer=Optimizer(name="ademamix", lr=5e-3)),
+        optimizer=Optimizer(name=old, lr=1e-2),
+        switch=Switch(step=12, optimizer=Optimizer(name=new, lr=5e-3)),
     )
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(run, Options(whole))

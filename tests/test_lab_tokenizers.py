@@ -61,7 +61,7 @@ def test_sentencepiece_is_trained_on_a_sample_of_all_training_text(monkeypatch):
     assert [int(each) for each in start] == [number for number in range(112) if number % 10 != 9][:100]
 
 
-def test_a_saved_hugging_face_tokenizer_is_used(folder, cache, tmp_path):
+def test_a_saved_hugging_face_tokenizer_is_used(folder, cache, tmp_path, monkeypatch):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -79,7 +79,8 @@ def test_a_saved_hugging_face_tokenizer_is_used(folder, cache, tmp_path):
     assert tokens.training.tolist() == [2, 3, 0, 1, 3, 3, 1]
     assert tokens.validation.tolist() == [3, 2, 1]
     save(["[UNK]", "[END]", "two", "one"], eos_token="[END]")
-    changed = tokens_of(folder, cache, tokenizer=str(tmp_path / "saved"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    changed = tokens_of(folder, cache, tokenizer="~/saved")
     assert changed.training.tolist() == [3, 2, 0, 1, 2, 2, 1]
     assert changed.fingerprint != tokens.fingerprint
     save(["[UNK]", *(f"word{number}" for number in range(70_000)), "one", "[END]"], eos_token="[END]")
@@ -94,6 +95,7 @@ def test_a_saved_hugging_face_tokenizer_is_used(folder, cache, tmp_path):
 def test_tokenizers_that_cannot_be_are_explained(folder, cache):
     (folder / "one.txt").write_text(words(200))
     for name, message in (
+        ("sentencepiece:0", "named sentencepiece:SIZE"),
         ("words", "no tokenizer 'words': give 'bytes', 'sentencepiece:SIZE', 'hub:NAME', or a folder"),
         ("sentencepiece:many", "named sentencepiece:SIZE, as in sentencepiece:32000, got 'sentencepiece:many'"),
         ("sentencepiece:100", "no SentencePiece model of 100 tokens .*smaller than required_chars"),

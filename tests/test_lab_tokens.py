@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lab_text
-from ademamix.lab.config import Mamba, Text
+from ademamix.lab.config import Text
 from ademamix.lab.data import DataError, tokenizers
 from ademamix.lab.data.tokens import TokenFiles, Windows
 from lab_text import bytes_of, finish, in_process, read, tokens_of, words
@@ -123,18 +121,6 @@ def test_a_batch_is_the_same_in_any_order_and_from_the_cache(standard_cache):
     assert not torch.equal(read(config, standard_cache, batch=8, seed=4).batch(0).inputs, forward[0].inputs)
     assert forward[0].inputs.is_contiguous()
     assert forward[0].targets.is_contiguous()
-
-
-def test_a_batch_takes_far_less_than_a_step(standard_cache):
-    model = Mamba(kind="mamba", width=16, layers=1, context=64)
-    data = read(Text(kind="text"), standard_cache, model=model, batch=8)
-    data.batch(0)
-    times = []
-    for step in range(500):
-        start = time.perf_counter()
-        data.batch(step)
-        times.append(time.perf_counter() - start)
-    assert np.median(times) < 3e-4
 
 
 def test_a_bound_on_tokens_cuts_the_training_text_alone(folder, cache):
@@ -261,6 +247,11 @@ def test_damage_and_an_impossible_cache_are_explained(folder, cache):
     path.write_text(words(500))
     tokens_of(path, cache)
     (built,) = cache.glob("*/train.bin")
+    (built.parent / "meta.json").rename(cache / "kept.json")
+    (built.parent / "meta.json").write_text("{}")
+    with pytest.raises(DataError, match=r"meta\.json is damaged .* delete"):
+        tokens_of(path, cache)
+    (cache / "kept.json").rename(built.parent / "meta.json")
     built.write_bytes(built.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"train\.bin is damaged: .* delete"):
         tokens_of(path, cache)

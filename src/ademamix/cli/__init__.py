@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -34,13 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(commands)
     options = parser.parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except Complaint as complaint:
         return _fail(str(complaint))
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             print("\nademamix: stopped. Runs go on from their last checkpoints with the same command.", file=sys.stderr)
         return EXIT_CODE
+    except BrokenPipeError:
+        # who read the output has enough of it; Python would complain when it flushes what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except ModuleNotFoundError as error:
         for extra, modules in MODULES_OF_EXTRAS.items():
             if error.name is not None and error.name.split(".")[0] in modules:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,29 +25,44 @@ def positive(text: str) -> int:
     return int(number)
 
 
-def not_negative(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+def seed(text: str) -> int:
+    """Read a whole number that torch takes as a seed."""
+    if not text.isdecimal() or int(text) >= 2**64:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**64 - 1, got {text!r}")
     return int(text)
 
 
 def rate(text: str) -> float:
     """Read a number above 0."""
+    number = _number(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def rate_or_zero(text: str) -> float:
+    """Read a number of at least 0."""
+    number = _number(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
+    return number
+
+
+def _number(text: str) -> float:
+    """Read a finite number; NaN if it is none."""
     try:
         number = float(text)
     except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
-    return number
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def file_to_write(text: str) -> Path:
     """Read the name of a file that can be written."""
     path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists, got {text!r}")
+    folder = path.absolute().parent
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"must be a file that can be written, got {text!r}")
     return path
 
 

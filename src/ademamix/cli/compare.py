@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, name_and_settings, not_negative, positive, writable_folder
+from ademamix.cli.arguments import Commands, Complaint, name_and_settings, positive, seed, writable_folder
 from ademamix.cli.run_options import (
     DESCRIPTION,
     add_execution_options,
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--seeds",
-        type=not_negative,
+        type=seed,
         nargs="+",
         default=[1],
         metavar="SEED",
@@ -96,9 +96,13 @@ def _run(options: argparse.Namespace) -> int:
             print(f"Trained before: this is what {how.runs} keeps of these runs. Other --seeds train anew.\n")
         lab.carry_out(labelled, _title(base, labelled))
         read = compare.read_arms(runs, how.runs)
-        parts = [compare.table(base, read), compare.conclusion(base, read), compare.reasons(base, read)]
+        parts = [
+            compare.table(base, read),
+            compare.conclusion(base, read),
+            compare.reasons(base, read, tuned=bool(options.tune)),
+        ]
         files = compare.draw(read, base, folder)
-    print("\n\n".join(part for part in parts if part))
+    print("\n\n".join(parts))
     print("\n" + "\n".join(f"picture: {file}" for file in files))
     return 0
 
@@ -115,6 +119,10 @@ def _tuned(base: Run, arms: list[Optimizer], lab: Lab, folder: Path, options: ar
     from ademamix.lab import compare, sweep
     from ademamix.lab.atomic import write_atomically
 
+    without_rate = [arm.model_copy(update={"lr": 1.0}) for arm in arms]
+    for arm in without_rate:
+        if without_rate.count(arm) > 1:
+            raise Complaint(f"{arm.name} is named twice, with other learning rates: --tune finds the best one itself")
     bases = {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
     title = f"Learning rates, on seed 0, for each of {', '.join(bases)}"
     sweeps = sweep.tune(bases, options.tune, lambda runs: lab.carry_out(runs, title))

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ademamix.cli.arguments import Commands, positive, writable_folder
+from ademamix.cli.run_options import check_device, complaints_of_the_lab
 from ademamix.lab.recipes import RECIPES, SCALES, load
 
 DESCRIPTION = """\
@@ -51,9 +52,9 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     folder = writable_folder(options.out / options.recipe)
     if not RECIPES[options.recipe].trains:
-        print(load(options.recipe)(folder, options.scale))
+        with complaints_of_the_lab():
+            print(load(options.recipe)(folder, options.scale))
         return 0
-    from ademamix.cli.run_options import check_device, complaints_of_the_lab
     from ademamix.lab.display import Lab
     from ademamix.lab.train import Options
 

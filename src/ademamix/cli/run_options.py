@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ademamix.cli.arguments import Complaint, name_and_settings, positive, rate, writable_folder
+from ademamix.cli.arguments import Complaint, name_and_settings, positive, rate, rate_or_zero, writable_folder
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
@@ -56,7 +56,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="cosine:warmup=200,final=1e-5 or constant:warmup=200,decay=1000",
     )
-    run.add_argument("--clip", type=rate, metavar="NORM", help="largest norm of the gradient (default: 1)")
+    run.add_argument(
+        "--clip", type=rate_or_zero, metavar="NORM", help="largest norm of the gradient; 0: any (default: 1)"
+    )
     run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
     run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16")
     run.add_argument("--validate-every", type=positive, metavar="N", help="steps between validations")
@@ -92,6 +94,8 @@ def check_device(device: str) -> None:
     import torch
 
     try:
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise Complaint(f"--device must be cpu or cuda, got {device!r}")
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:
         raise Complaint(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
@@ -113,9 +117,11 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
     for name, value in {"source": options.data, "tokenizer": options.tokenizer, "tokens": options.tokens}.items():
         if value is not None:
             fields["data"][name] = value
-    for name in ("steps", "batch", "accumulate", "clip", "parameters", "autocast", "validate_every"):
+    for name in ("steps", "batch", "accumulate", "parameters", "autocast", "validate_every"):
         if getattr(options, name) is not None:
             fields[name] = getattr(options, name)
+    if options.clip is not None:
+        fields["clip"] = options.clip or None
     if options.schedule is not None:
         name, settings = options.schedule
         fields["schedule"] = {"kind": name, **settings}
@@ -127,15 +133,20 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
 
 
 def optimizer(spec: tuple[str, dict[str, Any]], options: argparse.Namespace) -> Optimizer:
-    """Return the optimizer that the user named: its settings, then --lr, then what the lab found best for it."""
-    from ademamix.lab.compare import OPTIMIZERS
+    """Return the optimizer that the user named: its settings, then --lr, then what the lab found best for it.
+
+    One that the lab has not tuned has the learning rate of its constructor.
+    """
+    from ademamix.lab import compare, optimizers
     from ademamix.lab.config import Optimizer
 
     name, settings = spec
-    known = OPTIMIZERS.get(name)
-    fields = {"lr": options.lr or (known.lr if known else 1e-3), **(known.settings if known else {}), **settings}
-    rate = fields.pop("lr")
-    return Optimizer(name=name, lr=rate, settings=fields)  # type: ignore[arg-type]
+    if name not in optimizers.OPTIMIZERS:
+        raise Complaint(f"there is no optimizer {name!r}: choose one of {', '.join(optimizers.OPTIMIZERS)}")
+    known = compare.OPTIMIZERS.get(name)
+    rate = options.lr or (known.lr if known else optimizers.default_rate(name))
+    fields = {"lr": rate, **(known.settings if known else {}), **settings}
+    return Optimizer(name=name, lr=fields.pop("lr"), settings=fields)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -154,6 +165,8 @@ def complaints_of_the_lab() -> Iterator[None]:
         raise Complaint(explain(error)) from None
     except (ConfigError, DataError, RunError) as error:
         raise Complaint(str(error)) from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise Complaint(
             f"cannot read or write {error.filename or 'a file'}: {error.strerror or error}. Runs are intact: mend "

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, name_and_settings, not_negative
+from ademamix.cli.arguments import Commands, Complaint, name_and_settings, seed
 from ademamix.cli.run_options import (
     DESCRIPTION,
     RUN_OPTIONS,
@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
         metavar="OPTIMIZER",
         help="see above (default: ademamix)",
     )
-    parser.add_argument("--seed", type=not_negative, help="of parameters, order of the data and dropout (default: 0)")
+    parser.add_argument("--seed", type=seed, help="of parameters, order of the data and dropout (default: 0)")
     add_run_options(parser)
     add_execution_options(parser, threads=os.cpu_count() or 1)
     parser.set_defaults(run=_run)
@@ -113,6 +113,8 @@ def _config(options: argparse.Namespace) -> Run:
             f"--config says all of a run, so {spelled} cannot be given beside it: change a copy of the file"
         )
     try:
-        return read(Run, Path(options.config).read_text())
+        return read(Run, Path(options.config).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise Complaint(f"cannot read {options.config!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Complaint(f"cannot read {options.config!r}: it is not UTF-8, as a run's config.json is") from None

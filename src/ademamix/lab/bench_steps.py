@@ -102,7 +102,16 @@ def measure(rows: Sequence[Row], shapes: Sequence[Shape], seconds: float) -> dic
 
 
 def state_bytes(optimizer: Any) -> int:
-    """Count the bytes of all tensors in the state of `optimizer`, clocks and tables too, shared memory once."""
+    """Count the bytes of all tensors in the state of `optimizer`, clocks and tables too, shared memory once.
+
+    >>> import torch
+    >>> point = torch.ones(1000)
+    >>> point.grad = torch.ones(1000)
+    >>> optimizer = torch.optim.AdamW([point])
+    >>> optimizer.step()
+    >>> state_bytes(optimizer)  # two averages and a clock
+    8004
+    """
     storages = {}
     for tensor in _tensors(optimizer.state):
         storage = tensor.untyped_storage()

@@ -7,14 +7,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from ademamix.hyperparameters import BETAS
 from ademamix.lab import figures
 from ademamix.lab.config import GPT, ConfigError, Cosine, Optimizer, Run, Text
 from ademamix.lab.record import Result, RunFolder
-from ademamix.schedules import beta3_for_horizon
+from ademamix.schedules import PAPER_BETA3, beta3_for_horizon
 
 DEFAULT = Run(
     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64),
@@ -151,21 +151,23 @@ def conclusion(base: Run, arms: Sequence[Arm]) -> str:
     return "\n".join(sentences)
 
 
-def reasons(base: Run, arms: Sequence[Arm]) -> str:
-    """Say why the settings are what they are."""
+def reasons(base: Run, arms: Sequence[Arm], *, tuned: bool) -> str:
+    """Say why the settings are what they are; `tuned`: the learning rates were found for this comparison."""
     lines = []
-    beta3 = beta3_for_horizon(base.steps, 0.9)
-    by_rule = any(arm.optimizer.name == "ademamix" and not _chosen_beta3(arm.optimizer) for arm in arms)
-    if by_rule and 0.9 < beta3 < 0.9999:
+    beta3 = beta3_for_horizon(base.steps, BETAS[0])
+    if any(_follows_horizon(arm.optimizer) for arm in arms) and BETAS[0] < beta3 < PAPER_BETA3:
         lines.append(
             f"AdEMAMix's beta3 = {beta3:.5g} is the rule for {base.steps:,} steps, 1 - 1/(0.04 steps): a memory of "
             f"{1 / (1 - beta3):,.0f} steps. alpha and beta3 rise over the whole run, as in the paper."
         )
-    tuned = all(arm.optimizer == OPTIMIZERS.get(arm.optimizer.name) for arm in arms)
-    if tuned and base == DEFAULT:
+    if tuned:
+        lines.append("The learning rates were the best of the sweep above.")
+    elif base == DEFAULT and all(arm.optimizer == OPTIMIZERS.get(arm.optimizer.name) for arm in arms):
         lines.append(
             "The learning rates were the best of a sweep at this length (benchmarks/results/compare_sweep.json)."
         )
+    else:
+        lines.append("The learning rates were not tuned for this comparison: --tune finds each optimizer's own best.")
     return "\n".join(lines)
 
 
@@ -223,9 +225,10 @@ def _bytes(result: Result) -> str:
     return f"{result.state_bytes / result.parameters:.2f}"
 
 
-def _chosen_beta3(optimizer: Optimizer) -> bool:
-    betas: Any = optimizer.settings.get("betas", ())
-    return "beta3" in optimizer.settings or len(betas) == 3
+def _follows_horizon(optimizer: Optimizer) -> bool:
+    """Whether beta3 and the warm-ups are those that AdEMAMix chooses for the length of the run."""
+    chosen = {"betas", "beta3", "total_steps", "alpha_warmup", "beta3_warmup", "beta3_start"}
+    return optimizer.name == "ademamix" and not chosen & set(optimizer.settings)
 
 
 def _settings(optimizer: Optimizer) -> str:

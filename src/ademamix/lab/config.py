@@ -118,7 +118,7 @@ class Optimizer(Config):
         >>> Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0}).described
         'ademamix lr=0.001 alpha=8'
         """
-        return " ".join([self.name, f"lr={self.lr:g}", *(f"{name}={value}" for name, value in self.settings.items())])
+        return " ".join([self.name, f"lr={self.lr}", *(f"{name}={value}" for name, value in self.settings.items())])
 
 
 def _whole_as_integer(value: Any) -> Any:
@@ -132,7 +132,7 @@ class Cosine(Config):
 
     kind: Literal["cosine"]
     warmup: NotNegative = 0
-    final: Annotated[float, Field(ge=0)] = 1e-5
+    final: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
 
 
 class ConstantThenLinear(Config):
@@ -141,7 +141,7 @@ class ConstantThenLinear(Config):
     kind: Literal["constant"]
     warmup: NotNegative = 0
     decay: NotNegative = 0
-    final: Annotated[float, Field(ge=0)] = 0.0
+    final: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class Switch(Config):
@@ -173,6 +173,12 @@ class UpdateNorms(Config):
     kind: Literal["update-norms"]
     first: Positive = 1
     last: Positive
+
+    @model_validator(mode="after")
+    def _last_is_not_before_first(self) -> UpdateNorms:
+        if self.last < self.first:
+            raise ValueError(f"the last step must not be before the first, got first={self.first}, last={self.last}")
+        return self
 
 
 SWITCHES = (("adamw", "ademamix"), ("ademamix", "adamw"))
@@ -206,7 +212,7 @@ class Run(Config):
     """Each batch is processed in this many parts, whose gradients are averaged."""
     clip: Rate | None = 1.0
     """The largest norm of the gradient; None: it is not clipped."""
-    seed: NotNegative = 0
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     parameters: Literal["fp32", "bf16"] = "fp32"
     autocast: bool = False
     """Forward pass in bf16, parameters as they are."""
@@ -235,6 +241,8 @@ class Run(Config):
                     f"the probe {probe.kind} names batch {probe.batch}, but only {self.data.held_out_batches} are held "
                     "out: raise held_out_batches of the data"
                 )
+            if (first := _first_step(probe)) > self.steps:
+                raise ValueError(f"the probe {probe.kind} would begin at step {first} of {self.steps}: let it act")
         return self
 
     def _check_switch(self, switch: Switch) -> None:
@@ -253,6 +261,17 @@ class Run(Config):
         """
         fields = self.model_dump(mode="json", exclude_defaults=True)
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _first_step(probe: FollowBatch | InjectBatch | UpdateNorms) -> int:
+    """Return the first step at which a probe does something."""
+    match probe:
+        case FollowBatch():
+            return probe.every
+        case InjectBatch():
+            return probe.step
+        case UpdateNorms():
+            return probe.first
 
 
 class ConfigError(ValueError):

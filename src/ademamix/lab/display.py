@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Go quiet: who watched the runs does so no longer, which is no reason to end them, as rich would."""
+        self.quiet = True
+
+
 class Display:
     """Shows what :func:`ademamix.lab.runner.run_all` watches; written to stderr."""
 
     def __init__(self, title: str) -> None:
-        self._console = Console(stderr=True)
+        self._console = _Console(stderr=True)
         self._title = title
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),

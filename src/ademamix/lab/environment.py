@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import ademamix
-from ademamix.lab.config import Data
+from ademamix.lab import data
+from ademamix.lab.config import Data, Model
+from ademamix.lab.data.hub import is_of_the_hub
 from ademamix.lab.record import RunError, RunFolder
 
 FILE = "environment.json"
@@ -23,6 +26,24 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
             f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
             "back, or remove that folder to begin anew"
         )
+
+
+def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
+    """Refuse to show the results of runs whose data has changed since; data that is gone is taken as it was."""
+    fingerprints: dict[tuple[Data, Model], str | None] = {}
+    for folder in folders:
+        config = folder.config
+        if is_of_the_hub(config.data.source):  # taken to stay what it was: it might have to be read all over again
+            continue
+        if (config.data, config.model) not in fingerprints:
+            try:
+                dataset = data.load(config.data, model=config.model, batch=config.batch, seed=config.seed, cache=cache)
+                fingerprints[config.data, config.model] = dataset.fingerprint
+            except data.DataError:
+                fingerprints[config.data, config.model] = None
+        fingerprint = fingerprints[config.data, config.model]
+        if fingerprint is not None:
+            check_data(folder, fingerprint)
 
 
 def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> None:

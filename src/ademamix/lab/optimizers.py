@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from ademamix import AdEMAMix, hyperparameters
 from ademamix.lab.adam_variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
 from ademamix.lab.baselines import AdMetaS, AggMo, Lion
 from ademamix.lab.config import ConfigError, Optimizer, Run
 from ademamix.lab.models import DTYPES
-from ademamix.lab.stepping import checked_betas
+from ademamix.lab.stepping import check_precision, checked_betas
 from ademamix.pytorch.step import fastest
 
 Made = TypeVar("Made")
@@ -45,7 +45,7 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     [(0.9, 0.999, 0.99), 1000, 0.0]
     """
     constructor = OPTIMIZERS[config.name]
-    allowed = _arguments(constructor) - {"params", "lr"}
+    allowed = _arguments(constructor) - {"params", "lr", "differentiable"}
     beta3 = {"beta3"} if config.name in HAVE_BETA3 else set()
     settings = _settings(config, allowed | beta3, total_steps)
     if "beta3" in settings:
@@ -54,8 +54,18 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
         settings["betas"] = _constructed(config, lambda: checked_betas(settings["betas"], count=2))
     optimizer = _constructed(config, lambda: constructor(groups, lr=config.lr, **settings))
     if isinstance(optimizer, torch.optim.AdamW):
+        _refuse_low_precision(optimizer, config)
         _fuse(optimizer)
     return optimizer
+
+
+def default_rate(name: str) -> float:
+    """Return the learning rate that the constructor of an optimizer has by default.
+
+    >>> default_rate("lion")
+    0.0001
+    """
+    return float(inspect.signature(OPTIMIZERS[name]).parameters["lr"].default)
 
 
 def check(config: Run) -> None:
@@ -93,6 +103,7 @@ def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: 
         new = _constructed(config, lambda: AdEMAMix.from_adamw(optimizer, **settings))
     elif isinstance(optimizer, AdEMAMix) and config.name == "adamw":
         _settings(config, set(), total_steps)
+        _refuse_low_precision(optimizer, config)
         new = optimizer.to_adamw()
         _fuse(new)
     else:
@@ -103,21 +114,6 @@ def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: 
     for group in new.param_groups:
         group["lr"] = config.lr
     return new
-
-
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Return the memory that the state of `optimizer` takes, in bytes.
-
-    >>> point = torch.ones(1000)
-    >>> point.grad = torch.ones(1000)
-    >>> optimizer = torch.optim.AdamW([point])
-    >>> optimizer.step()
-    >>> state_bytes(optimizer)  # two averages and a clock
-    8004
-    """
-    return sum(
-        value.nbytes for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
-    )
 
 
 def _settings(config: Optimizer, allowed: set[str], total_steps: int) -> dict[str, Any]:
@@ -147,13 +143,15 @@ def _constructed(config: Optimizer, construct: Callable[[], Made]) -> Made:
         raise ConfigError(f"optimizer {config.name!r}: {error}") from error
 
 
+def _refuse_low_precision(optimizer: torch.optim.Optimizer, config: Optimizer) -> None:
+    """Raise if parameters would hardly move with torch's AdamW: the gain over it would be that of precision."""
+    for group in optimizer.param_groups:
+        _constructed(config, functools.partial(check_precision, "AdamW", group["params"]))
+
+
 def _fuse(adamw: torch.optim.AdamW) -> None:
     """Let AdamW be fused where AdEMAMix would be, so that their step times compare, unless the settings say how."""
     for group in adamw.param_groups:
         params = group["params"]
-        if (
-            group["fused"] is None
-            and group["foreach"] is None
-            and all(param.dtype == torch.float32 for param in params)
-        ):
+        if group["fused"] is None and group["foreach"] is None:
             group["fused"] = fastest(params, differentiable=False)[0] or None

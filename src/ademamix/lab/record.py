@@ -37,7 +37,7 @@ class Result:
 
     steps: int
     validation_loss: float
-    """The last one; of a run that diverged, the one before that, or NaN."""
+    """The last one; of a run that diverged, the last that was finite, or NaN."""
     accuracy: float | None
     """Of the last validation, if the run classifies images."""
     seconds: float
@@ -100,14 +100,18 @@ class RunFolder:
 
     def result(self) -> Result | None:
         """Return how the run ended, or None if it has not."""
-        return Result(**json.loads(self._result.read_text())) if self._result.exists() else None
+        if not self._result.exists():
+            return None
+        with self._undamaged(self._result):
+            return Result(**json.loads(self._result.read_text()))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the recorded rows; each has a "step" and whatever was recorded after it."""
         if not self._metrics.exists():
             return []
-        lines = self._metrics.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half written
+        with self._undamaged(self._metrics):
+            lines = self._metrics.read_text().splitlines(keepends=True)
+            return [dict(json.loads(line)) for line in lines if line.endswith("\n")]  # the last may be half written
 
     def keep_metrics_until(self, step: int) -> None:
         """Cut off what was recorded after `step`."""
@@ -136,6 +140,7 @@ class RunFolder:
                 to_disk(self._metrics)
             folder = self.path / "checkpoints"
             folder.mkdir(exist_ok=True)
+            to_disk(self.path)
             temporary = self.path / f".checkpoint{PART}"
             with whole_or_not_at_all(temporary) as file:
                 torch.save(dict(state), file)
@@ -151,6 +156,7 @@ class RunFolder:
             if _hash(path) == name:
                 return int(step), torch.load(path, map_location=device, weights_only=True)
             print(f"ademamix: {path} is damaged: going on without it", file=sys.stderr)
+            path.rename(path.with_suffix(".damaged"))  # or it would count as one of those that are kept
         return None
 
     def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
@@ -177,10 +183,24 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Read what :meth:`write_json` wrote, or None."""
         path = self.path / name
-        return dict(json.loads(path.read_text())) if path.exists() else None
+        if not path.exists():
+            return None
+        with self._undamaged(path):
+            return dict(json.loads(path.read_text()))
 
     def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("*.pt"), reverse=True)
+        return sorted((self.path / "checkpoints").glob("[0-9]*-*.pt"), reverse=True)
+
+    @contextlib.contextmanager
+    def _undamaged(self, path: Path) -> Iterator[None]:
+        """Say of a file that is not what was written that it is damaged, and what to do."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(
+                f"{str(path)!r} is damaged ({error}). Bring it back, or remove the folder {str(self.path)!r} and give "
+                "the same command again, which trains the run anew"
+            ) from error
 
     @contextlib.contextmanager
     def explained(self, deed: str) -> Iterator[None]:

@@ -94,6 +94,7 @@ def run_all(
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
+    environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
     events: queue.Queue[_Event] = queue.Queue()
     with asked_to_stop() as stop, contextlib.ExitStack() as stack, _dismissed_together() as workers:
         idle: list[_Worker] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -66,10 +66,18 @@ def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:
 
 def refuse_low_precision(optimizer: Optimizer) -> None:
     """Take back the last group and raise if it has parameters of fewer digits than these optimizers keep."""
-    for param in optimizer.param_groups[-1]["params"]:
+    try:
+        check_precision(type(optimizer).__name__, optimizer.param_groups[-1]["params"])
+    except ValueError:
+        optimizer.param_groups.pop()
+        raise
+
+
+def check_precision(name: str, params: Iterable[Tensor]) -> None:
+    """Raise ValueError if one of the parameters is in fewer bits than fp32."""
+    for param in params:
         if param.dtype not in (torch.float32, torch.float64):
-            optimizer.param_groups.pop()
             raise ValueError(
-                f"{type(optimizer).__name__} takes fp32 and fp64 parameters, got {param.dtype}: its averages have the "
-                "dtype of their parameter, and would stop moving. Use fp32 parameters, or AdEMAMix"
+                f"{name} takes fp32 and fp64 parameters, got {param.dtype}: its averages have the dtype of their "
+                "parameter, and would stop moving. Use fp32 parameters, or AdEMAMix, which with alpha=0 is AdamW"
             )

@@ -1,7 +1,7 @@
 """The training loop: batch, loss, backward, clip, step, record.
 
 Nothing random is carried from one step to the next: the batch, dropout and stochastic rounding of a step are functions
-of the run's seed and the step. So parameters, optimizer state and the step are all that a checkpoint needs.
+of the run's config and the step. So parameters, optimizer state and the step are all that a checkpoint needs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from ademamix.lab import data, environment, models, optimizers, probes, sinks
+from ademamix.lab.bench_steps import state_bytes
 from ademamix.lab.config import Run
 from ademamix.lab.data import Batch, Dataset
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
@@ -44,6 +45,11 @@ class Options:
     def runs(self) -> Path:
         """The folder of runs."""
         return self.out / "runs"
+
+    @property
+    def data(self) -> Path:
+        """The folder of prepared data."""
+        return self.out / "data"
 
 
 class Progress(NamedTuple):
@@ -189,13 +195,12 @@ def train(
     """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again."""
     folder = RunFolder(options.runs, config)
     if (result := folder.result()) is not None:
+        environment.check_kept([folder], options.data)
         return result
     with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
-        dataset = data.load(
-            config.data, model=config.model, batch=config.batch, seed=config.seed, cache=options.out / "data"
-        )
+        dataset = data.load(config.data, model=config.model, batch=config.batch, seed=config.seed, cache=options.data)
         environment.check_data(folder, dataset.fingerprint)
         training = Training(config, dataset, options.device)
         if (saved := folder.load_checkpoint(options.device)) is not None:
@@ -232,7 +237,7 @@ def _loop(
             row |= training.validate()
         diverged = not math.isfinite(row.get("loss", 0.0) + row.get("validation_loss", 0.0))
         if row:
-            latest |= row
+            latest |= {name: value for name, value in row.items() if math.isfinite(value)}
             for record in recorders:
                 record({"step": training.step, **row})
             speed = (training.step - first) / (training.seconds - first_seconds)
@@ -250,7 +255,7 @@ def _loop(
         accuracy=latest.get("accuracy"),
         seconds=training.seconds,
         parameters=sum(parameter.numel() for parameter in training.model.parameters()),
-        state_bytes=optimizers.state_bytes(training.optimizer),
+        state_bytes=state_bytes(training.optimizer),
         diverged=diverged,
     )
 

@@ -20,7 +20,7 @@ from ademamix.lab.data.text import Piece, Source, clean, content_hash, folder_fi
 VALIDATION_SHARE = 100
 """One document in so many is validation. These datasets are large."""
 PRESETS = {
-    "fineweb": "hub:HuggingFaceFW/fineweb:sample-10BT:train:text",
+    "fineweb": "hub:HuggingFaceFW/fineweb:sample-100BT:train:text",
     "redpajama-v2": "https://data.together.xyz/redpajama-data-v2/v1.0.0/documents",
 }
 """Short names. RedPajama's own repository on the hub is a script, which `datasets` does not run any more; its documents
@@ -54,7 +54,7 @@ class HubName(NamedTuple):
         return cls(name, config or None, split or "train", field or "text")
 
 
-def is_text_of_the_hub(source: str) -> bool:
+def is_of_the_hub(source: str) -> bool:
     """Say whether a source is a preset or the name of a dataset."""
     return source.startswith("hub:") or source in PRESETS
 

@@ -69,7 +69,8 @@ class LabelledImages:
         images, labels = self._training.read(self._trained[self._order(step)])
         if self._augmentation is None:
             return Batch(self._standardised(images), labels)
-        (state,) = np.random.SeedSequence([self._seed, step]).generate_state(1, np.uint64)
+        # a branch of its own: the numbers of (seed, step) itself are those of the model's dropout
+        (state,) = np.random.SeedSequence([self._seed, step], spawn_key=(1,)).generate_state(1, np.uint64)
         augmented, probabilities = self._augmentation(images, labels, int(state))
         return Batch(self._standardised(augmented), probabilities)
 

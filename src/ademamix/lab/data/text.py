@@ -57,12 +57,14 @@ def open_source(name: str, cache: Path) -> Source:
 
     if name == "stdlib":
         return local_source("stdlib", standard_library(), cache)
-    if hub.is_text_of_the_hub(name):
+    if hub.is_of_the_hub(name):
         return hub.text_source(name, cache)
     path = Path(name).expanduser()
     if path.is_file():
         return local_source(name, {path.name: path}, cache)
-    if path.is_dir():
+    if name and path.is_dir():
+        if cache.resolve().is_relative_to(path.resolve()):
+            raise DataError(f"{name!r} holds the folder {cache}, to which results are written: keep them elsewhere")
         return local_source(name, folder_files(path), cache)
     raise DataError(
         f"there is no text at {name!r}: give 'stdlib', a file, a folder, {', '.join(map(repr, hub.PRESETS))} or "

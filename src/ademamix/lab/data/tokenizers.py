@@ -59,7 +59,7 @@ def make_tokenizer(name: str, source: Source, folder: Path) -> Tokenizer:
         model = train_sentencepiece(source, _vocabulary_size(name))
         (folder / MODEL_FILE).write_bytes(model)
         return SentencePiece(model)
-    return HuggingFace(name.removeprefix("hub:"))
+    return HuggingFace(name.removeprefix("hub:") if name.startswith("hub:") else str(Path(name).expanduser()))
 
 
 class Bytes:
@@ -150,7 +150,7 @@ class HuggingFace:
 
 def _vocabulary_size(name: str) -> int:
     size = name.removeprefix("sentencepiece:")
-    if not size.isascii() or not size.isdigit():
+    if not size.isascii() or not size.isdigit() or not 0 < int(size) < 1 << 31:
         raise DataError(
             f"a SentencePiece tokenizer is named sentencepiece:SIZE, as in sentencepiece:32000, got {name!r}"
         )

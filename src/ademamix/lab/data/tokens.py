@@ -174,21 +174,22 @@ def _build(folder: Path, source: Source, config: Text, cache: Path) -> None:
 
 
 def _open(folder: Path) -> TokenFiles:
-    meta = json.loads((folder / "meta.json").read_text())
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_text())
+        dtype, vocabulary, fingerprint = np.dtype(meta["dtype"]), int(meta["vocabulary"]), str(meta["fingerprint"])
+        training, validation = int(meta["training"]), int(meta["validation"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path} is damaged ({error}): delete {folder}") from error
 
     def tokens(name: str, count: int) -> Tokens:
-        path, dtype = folder / name, np.dtype(meta["dtype"])
+        path = folder / name
         if path.stat().st_size != count * dtype.itemsize:
             raise DataError(f"{path} is damaged: {path.stat().st_size:,} bytes, not {count:,} tokens: delete {folder}")
         # as a plain array, which is faster to index; an empty file cannot be mapped
         return np.asarray(np.memmap(path, dtype, mode="r")) if count else np.empty(0, dtype)
 
-    return TokenFiles(
-        tokens("train.bin", meta["training"]),
-        tokens("validation.bin", meta["validation"]),
-        vocabulary=meta["vocabulary"],
-        fingerprint=meta["fingerprint"],
-    )
+    return TokenFiles(tokens("train.bin", training), tokens("validation.bin", validation), vocabulary, fingerprint)
 
 
 class _TokenWriter:
