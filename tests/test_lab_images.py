@@ -14,8 +14,9 @@ from PIL import Image
 
 from ademamix.lab.config import Images, ViT
 from ademamix.lab.data import Batch, DataError, images, load
-from ademamix.lab.data.images import Augmentation
+from ademamix.lab.data.images import Augmentation, RandomCrop
 from ademamix.lab.data.order import ShuffledEpochs, spread_batches
+from ademamix.lab.data.pictures import Pictures, Splits
 
 DIGITS = ViT(kind="vit", width=16, layers=1, heads=1, patch=2, image=8, channels=1)
 SMALL = ViT(kind="vit", width=16, layers=1, heads=1, patch=2, image=4, channels=3)
@@ -147,14 +148,31 @@ def test_only_training_batches_are_augmented(digits):
         assert one.targets.shape == (32,)
 
 
-def test_digits_are_cropped_slightly_and_never_mirrored():
-    left = torch.zeros(256, 1, 8, 8)
-    left[:, :, :, 0:3] = 1
-    labels = torch.zeros(256, dtype=torch.int64)
-    changed, _ = Augmentation(size=8, channels=1, classes=2, photographs=False)(left, labels, seed=0)
-    assert (changed[:, :, :, 0] == 1).all()
-    assert (changed[:, :, :, 5:] == 0).all()
-    assert not torch.equal(changed, left)
+def test_digits_are_cropped_slightly_and_never_mirrored(monkeypatch):
+    left = np.zeros((8, 8), np.uint8)
+    left[:, 0:3] = 255
+    labels = np.arange(256) % 2
+    some = Pictures(labels, lambda index: Image.fromarray(left))
+    splits = Splits(some, some, classes=2, photographs=False)
+    monkeypatch.setattr(images, "open_pictures", lambda source: splits)
+    plain, changed = (read(augment=augment, batch=256).batch(0).inputs for augment in (False, True))
+    dark, light = plain.min(), plain.max()
+    assert torch.allclose(changed[:, :, :, 0], light, atol=0.2)
+    assert torch.allclose(changed[:, :, :, 6:], dark, atol=0.2)
+    assert not torch.equal(changed, plain)
+
+
+@given(st.integers(1, 900), st.integers(1, 900), st.integers(0, 2**32))
+def test_a_crop_lies_within_the_image_and_has_the_area_and_shape_that_it_may_have(width, height, seed):
+    draws = np.random.default_rng(seed).random((10, 4))
+    left, top, right, bottom = RandomCrop(smallest=0.08, longest=4 / 3).box(width, height, draws)
+    assert 0 <= left < right <= width * (1 + 1e-12)
+    assert 0 <= top < bottom <= height * (1 + 1e-12)
+    across, down = right - left, bottom - top
+    assert across / down * (1 + 1e-9) >= 3 / 4
+    assert across / down <= 4 / 3 * (1 + 1e-9)
+    central = min(width, height) ** 2  # of an image that is so oblong that nothing else fits
+    assert across * down >= min(0.08 * width * height, central) * (1 - 1e-9)
 
 
 def test_photographs_are_mirrored_and_coloured_and_mixed():
@@ -162,7 +180,7 @@ def test_photographs_are_mirrored_and_coloured_and_mixed():
     photographs = torch.rand(400, 3, 8, 8, generator=generator) * 0.1
     photographs[:, 0, :, :4] += 0.5  # red, on the left
     labels = torch.arange(400) % 4
-    augmentation = Augmentation(size=8, channels=3, classes=4, photographs=True)
+    augmentation = Augmentation(channels=3, classes=4, photographs=True)
     changed, probabilities = augmentation(photographs, labels, seed=0)
     assert changed.shape == photographs.shape
     assert changed.min() >= 0
@@ -172,14 +190,14 @@ def test_photographs_are_mirrored_and_coloured_and_mixed():
     assert 100 < int((side > 0).sum()) < 300
     own = probabilities[torch.arange(400), labels]
     assert 0.4 < float(own.mean()) - 0.25 * float(1 - own.mean()) < 0.6  # 1 - w, w uniform, partners of any class
-    grey, _ = Augmentation(size=8, channels=1, classes=4, photographs=True)(photographs[:, :1], labels, seed=0)
+    grey, _ = Augmentation(channels=1, classes=4, photographs=True)(photographs[:, :1], labels, seed=0)
     assert grey.shape == (400, 1, 8, 8)
 
 
 def test_mixup_mixes_images_as_it_mixes_classes():
-    flat = torch.arange(4.0).div(4)[:, None, None, None].expand(4, 1, 8, 8)  # crops do not change them
+    flat = torch.arange(4.0).div(4)[:, None, None, None].expand(4, 1, 8, 8)
     labels = torch.arange(4)
-    mixed, probabilities = Augmentation(size=8, channels=1, classes=4, photographs=False)(flat, labels, seed=5)
+    mixed, probabilities = Augmentation(channels=1, classes=4, photographs=False)(flat, labels, seed=5)
     assert torch.allclose(mixed[:, 0, 0, 0], probabilities @ torch.arange(4.0).div(4), atol=1e-6)
     assert not torch.equal(probabilities, torch.eye(4))
 
@@ -229,6 +247,23 @@ def test_the_centre_of_an_oblong_image_is_taken(class_folders):
     batch = an_epoch(read(class_folders, model=SMALL, batch=6, augment=False), 2)
     green = batch.inputs[:, 1].flatten(1)
     assert int((green == 1).all(1).sum()) == 6
+
+
+def test_parts_are_cut_from_all_of_an_image_before_it_is_made_small(class_folders):
+    rows, columns = np.mgrid[:32, :64]
+    squares = (255 * ((rows // 4 + columns // 4) % 2)).astype(np.uint8)  # flat once 32 rows are 4
+    for path in class_folders.glob("train/*/*.*"):
+        path.unlink()
+    for index, name in enumerate("abcdef"):
+        beside = squares if index < 3 else np.where(columns < 8, 255, 0).astype(np.uint8)  # the centre is dark
+        Image.fromarray(beside).save(class_folders / "train" / ("ant", "bee")[index // 3] / f"{name}.png")
+    centres = an_epoch(read(class_folders, model=SMALL, batch=6, augment=False), 1).inputs
+    assert centres.std((1, 2, 3)).max() < 0.02
+    assert centres.max() < 0.1
+    parts = an_epoch(read(class_folders, model=SMALL, batch=6), 20)
+    squares, beside = ((parts.targets[:, number] > 0.99) for number in (0, 1))
+    assert parts.inputs[squares].std((1, 2, 3)).max() > 0.1
+    assert parts.inputs[beside].max() > 0.5
 
 
 def test_images_that_are_too_many_to_keep_are_decoded_batch_by_batch(class_folders, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,8 +22,10 @@ from ademamix.lab.data.pictures import Pictures, Splits, open_pictures
 MODES = {1: "L", 3: "RGB"}
 KEPT_BYTES = 1 << 29
 """A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
-FINGERPRINTED = 256
-"""How many images of a split that is not kept in memory enter the fingerprint, evenly spaced, besides all labels."""
+SAMPLED = 256
+"""How many images of a split, evenly spaced, tell how much memory all would take; and how many of one that is not kept
+in memory enter the fingerprint, besides all labels."""
+CROP_ATTEMPTS = 10
 
 
 def load_images(config: Images, *, model: ViT, batch: int, seed: int) -> LabelledImages:
@@ -35,9 +39,9 @@ def load_images(config: Images, *, model: ViT, batch: int, seed: int) -> Labelle
 class LabelledImages:
     """Batches of images of one size, every training image once an epoch in an order of its own.
 
-    An image is cut to its central square and resized. Photographs are scaled from 0 .. 255 to -1 .. 1, others to mean 0
-    and standard deviation 1 over the training images. Training batches are augmented if the config says so, and
-    then their targets are probabilities; all other batches are as the source has them, with classes for targets.
+    Training batches are augmented if the config says so, from a random part of each image on, and then their targets
+    are probabilities. In all others an image is cut to its central square and resized, with its class for a target.
+    Photographs are scaled from 0 .. 255 to -1 .. 1, others to mean 0 and standard deviation 1 over the training images.
     """
 
     def __init__(self, splits: Splits, config: Images, *, size: int, channels: int, batch: int, seed: int) -> None:
@@ -58,7 +62,7 @@ class LabelledImages:
         self.outputs = splits.classes
         self._mean, self._deviation = (0.5, 0.5) if splits.photographs else self._training.statistics()
         self._augmentation = (
-            Augmentation(size=size, channels=channels, classes=splits.classes, photographs=splits.photographs)
+            Augmentation(channels=channels, classes=splits.classes, photographs=splits.photographs)
             if config.augment
             else None
         )
@@ -66,12 +70,14 @@ class LabelledImages:
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0; its random numbers come from (seed, step) alone."""
-        images, labels = self._training.read(self._trained[self._order(step)])
+        chosen = self._trained[self._order(step)]
         if self._augmentation is None:
-            return Batch(self._standardised(images), labels)
-        # a branch of its own: the numbers of (seed, step) itself are those of the model's dropout
-        (state,) = np.random.SeedSequence([self._seed, step], spawn_key=(1,)).generate_state(1, np.uint64)
-        augmented, probabilities = self._augmentation(images, labels, int(state))
+            return self._plain(self._training, chosen)
+        # branches of their own: the numbers of (seed, step) itself are those of the model's dropout
+        crops, changes = np.random.SeedSequence([self._seed, step]).spawn(2)
+        images, labels = self._training.read_parts(chosen, self._augmentation.crop, np.random.default_rng(crops))
+        seed = int(changes.generate_state(1, np.uint64)[0])
+        augmented, probabilities = self._augmentation(images, labels, seed)
         return Batch(self._standardised(augmented), probabilities)
 
     def validation(self, count: int) -> Iterator[Batch]:
@@ -93,23 +99,53 @@ class LabelledImages:
         return (images - self._mean) / self._deviation
 
 
+@dataclass(frozen=True)
+class RandomCrop:
+    """A random part of an image, which takes the whole image's place.
+
+    Its area is uniform between `smallest` and 1 of the image's, the logarithm of width over height between those of
+    1 / `longest` and `longest`. One that would not fit is drawn again; after ten attempts it is the central square.
+    """
+
+    smallest: float
+    longest: float
+
+    def box(self, width: int, height: int, draws: NDArray[np.float64]) -> tuple[float, float, float, float]:
+        """Return left, top, right and bottom of the part, given four uniform numbers for each attempt.
+
+        >>> RandomCrop(smallest=0.25, longest=1.0).box(8, 8, np.array([[0.0, 0.0, 0.5, 1.0]]))
+        (2.0, 4.0, 6.0, 8.0)
+        """
+        for area, shape, x, y in draws.tolist():
+            root = math.sqrt(width * height * (self.smallest + (1 - self.smallest) * area))
+            stretch = math.exp((shape - 0.5) * math.log(self.longest))  # the root of width over height
+            across, down = root * stretch, root / stretch
+            if across <= width and down <= height:
+                left, top = x * (width - across), y * (height - down)
+                return left, top, left + across, top + down
+        side = min(width, height)
+        return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
+
+
 class Augmentation:
-    """Random resized crop, horizontal flip, colour jitter and mixup, by kornia.
+    """Random resized crop, and by kornia horizontal flip, colour jitter and mixup.
 
     Photographs: a crop of 8% to 100% of the area, a flip of every second image, jitter of 0.4 in brightness, contrast
     and saturation and of 0.1 in hue for 80% of the images (none with 1 channel). Others, that is digits: a crop of at
     least 70%, no flip (a mirrored 2 is no 2) and no jitter. Mixup is of all images, each with one drawn from the batch:
     x = (1 - w) x_i + w x_j and the same of the classes' probabilities, w uniform in 0 .. 1. The paper names these
     four, the flip's 0.5 and the jitter's 0.8; the other numbers are ours.
+
+    The crop is taken where images are decoded, from the image as it is: kornia's would see one that is already as small
+    as the model's.
     """
 
-    def __init__(self, *, size: int, channels: int, classes: int, photographs: bool) -> None:
-        from kornia.augmentation import ColorJitter, RandomHorizontalFlip, RandomMixUpV2, RandomResizedCrop
+    def __init__(self, *, channels: int, classes: int, photographs: bool) -> None:
+        from kornia.augmentation import ColorJitter, RandomHorizontalFlip, RandomMixUpV2
 
         self._classes = classes
-        smallest = 0.08 if photographs else 0.7
-        ratio = (3 / 4, 4 / 3) if photographs else (0.9, 1.1)
-        self._changes: list[torch.nn.Module] = [RandomResizedCrop((size, size), scale=(smallest, 1.0), ratio=ratio)]
+        self.crop = RandomCrop(smallest=0.08, longest=4 / 3) if photographs else RandomCrop(smallest=0.7, longest=1.1)
+        self._changes: list[torch.nn.Module] = []
         if photographs:
             self._changes.append(RandomHorizontalFlip(p=0.5))
             if channels == 3:
@@ -117,7 +153,7 @@ class Augmentation:
         self._mixup = RandomMixUpV2(data_keys=["input", "class"])
 
     def __call__(self, images: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Return images between 0 and 1, augmented, and the probabilities of their classes."""
+        """Return images between 0 and 1, which were cropped before, and the probabilities of their classes."""
         with torch.random.fork_rng(devices=[]):
             # Not torch.manual_seed, which would seed the generators of other devices too.
             torch.default_generator.manual_seed(seed)
@@ -130,40 +166,65 @@ class Augmentation:
 
 
 class _Pixels:
-    """The images of a split as arrays (channels, size, size) of bytes, in memory if they are few."""
+    """The images of a split, in memory if they are few, as arrays (channels, size, size)."""
 
     def __init__(self, pictures: Pictures, size: int, channels: int) -> None:
-        self._pictures, self._size, self._channels = pictures, size, channels
-        self._kept: NDArray[np.uint8] | None = None
-        if len(self) * channels * size * size <= KEPT_BYTES:
-            self._kept = self._decode(np.arange(len(self)))
+        self._pictures, self._size, self._mode = pictures, (size, size), MODES[channels]
+        self._kept: list[Image.Image] | None = None
+        areas = [image.width * image.height for image in self._opened(self._sample())]
+        if len(self) * channels * float(np.mean(areas)) <= KEPT_BYTES:
+            self._kept = self._opened(np.arange(len(self)))
 
     def __len__(self) -> int:
         return len(self._pictures.labels)
 
     def read(self, chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return images between 0 and 1 and their classes."""
-        pixels = self._decode(chosen) if self._kept is None else self._kept[chosen]
-        return torch.from_numpy(pixels.astype(np.float32) / 255), torch.from_numpy(self._pictures.labels[chosen])
+        """Return the central squares of images, between 0 and 1, and their classes."""
+        return self._tensors(self._central(chosen), chosen)
+
+    def read_parts(
+        self, chosen: NDArray[np.int64], crop: RandomCrop, generator: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return random parts of images, between 0 and 1, and their classes."""
+        draws = generator.random((len(chosen), CROP_ATTEMPTS, 4))
+        parts = [
+            image.resize(self._size, Image.Resampling.BICUBIC, crop.box(image.width, image.height, each))
+            for image, each in zip(self._opened(chosen), draws, strict=True)
+        ]
+        return self._tensors(_array(parts), chosen)
 
     def statistics(self) -> tuple[float, float]:
         """Return mean and standard deviation of all values between 0 and 1."""
-        pixels = self._decode(np.arange(len(self))) if self._kept is None else self._kept
+        pixels = self._central(np.arange(len(self)))
         return float(pixels.mean() / 255), float(pixels.std() / 255)
 
     def hash(self) -> str:
         """Return a hash of the labels and of the images, of many images of a sample."""
-        sample = np.linspace(0, len(self) - 1, FINGERPRINTED).astype(np.int64)
-        pixels = self._decode(sample) if self._kept is None else self._kept
+        pixels = self._central(self._sample() if self._kept is None else np.arange(len(self)))
         return hashlib.sha256(self._pictures.labels.tobytes() + pixels.tobytes()).hexdigest()
 
-    def _decode(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
-        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            return np.stack(list(pool.map(self._decode_one, chosen.tolist())))
+    def _sample(self) -> NDArray[np.int64]:
+        return np.linspace(0, len(self) - 1, SAMPLED).astype(np.int64)
 
-    def _decode_one(self, index: int) -> NDArray[np.uint8]:
-        image = self._pictures.open(index).convert(MODES[self._channels])
-        size = (self._size, self._size)
-        if image.size != size:
-            image = ImageOps.fit(image, size, Image.Resampling.BICUBIC)
-        return np.asarray(image).reshape(self._size, self._size, self._channels).transpose(2, 0, 1)
+    def _central(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
+        return _array(
+            [
+                image if image.size == self._size else ImageOps.fit(image, self._size, Image.Resampling.BICUBIC)
+                for image in self._opened(chosen)
+            ]
+        )
+
+    def _opened(self, chosen: NDArray[np.int64]) -> list[Image.Image]:
+        if self._kept is not None:
+            return [self._kept[index] for index in chosen.tolist()]
+        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
+            return list(pool.map(lambda index: self._pictures.open(index).convert(self._mode), chosen.tolist()))
+
+    def _tensors(self, pixels: NDArray[np.uint8], chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(pixels.astype(np.float32) / 255), torch.from_numpy(self._pictures.labels[chosen])
+
+
+def _array(images: list[Image.Image]) -> NDArray[np.uint8]:
+    """Return images of one size as an array (images, channels, height, width)."""
+    arrays = [np.asarray(image) for image in images]
+    return np.stack([array.reshape(*array.shape[:2], -1).transpose(2, 0, 1) for array in arrays])
