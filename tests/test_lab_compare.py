@@ -192,6 +192,17 @@ def test_who_watches_may_leave(closed: str, tmp_path: Path) -> None:
     assert open_folder(folder).result() is not None
 
 
+def test_weights_and_biases_gets_all_rows(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--wandb", "of-a-test"]
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    subprocess.run([*command, "--out", str(tmp_path)], env=environment, check=True)
+    (folder,) = (tmp_path / "runs").iterdir()
+    (kept,) = folder.glob(f"wandb/offline-run-*/run-{folder.name}.wandb")
+    rows = [row for row in open_folder(folder).metrics() if "validation_loss" in row]
+    content = kept.read_bytes()
+    assert all(str(row["validation_loss"]).encode() in content for row in rows)
+
+
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     here, there = pty.openpty()
     command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
