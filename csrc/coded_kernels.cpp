@@ -21,7 +21,7 @@ struct Context {
 
   explicit Context(const Run& run)
       : tensor(*run.tensor),
-        rate(tensor.coefficients),
+        rate(tensor),
         gradient_factor(static_cast<float>(run.options->gradient_factor)),
         stochastic_rounding(run.options->stochastic_rounding),
         element_words(run.options->rounding_seed, tensor.index, static_cast<int64_t>(tensor.coefficients.step)),
@@ -83,19 +83,20 @@ Scales scales_of(const Tensor& tensor, const Block& block) {
 }
 
 template <class Storage, bool kFast>
-ADEMAMIX_NOINLINE void update_block_with_skips(const VectorRates& rate, const BlockView<Storage>& view, uint32_t key) {
+ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const BlockView<Storage>& view, uint32_t key) {
   update_block<Storage, kFast, true>(rate, view, key);
 }
 
-// Non-finite gradients are rare. Only blocks that have one are updated with an eye to them.
+// Non-finite gradients are rare, and so are averages that forget at once. Only blocks that have to are updated with an
+// eye to them.
 template <class Storage, bool kFast>
 ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
   const uint32_t key = context.block_words(static_cast<uint64_t>(block.index));
   const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
-  if (skipped == 0) {
+  if (skipped == 0 && !context.rate.template forgetful<kFast>()) {
     update_block<Storage, kFast, false>(context.rate, view, key);
   } else {
-    update_block_with_skips<Storage, kFast>(context.rate, view, key);
+    update_block_carefully<Storage, kFast>(context.rate, view, key);
   }
   return skipped;
 }

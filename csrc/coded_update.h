@@ -10,28 +10,41 @@ inline Floats choose(Words mask, Floats a, Floats b) {
   return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
 }
 
+// An average moves from its nearer end, as in plain_kernels.cpp; only with kCareful may that be x.
 struct VectorAverage {
   Floats factor;
-  Words from_x;
+  bool from_x;
 
   explicit VectorAverage(double rate)
-      : factor(all(static_cast<float>(rate < 0.5 ? rate : rate - 1.0))), from_x(all(rate < 0.5 ? 0u : ~0u)) {}
+      : factor(all(static_cast<float>(rate < 0.5 ? rate : rate - 1.0))), from_x(rate >= 0.5) {}
 
-  Floats moved(Floats average, Floats x) const { return choose(from_x, x, average) + factor * (x - average); }
+  template <bool kCareful>
+  Floats moved(Floats average, Floats x) const {
+    return (kCareful && from_x ? x : average) + factor * (x - average);
+  }
 };
 
 struct VectorRates {
   VectorAverage fast, square, slow;
   Floats slow_gain, step_size, eps, decay;
+  Words skip;  // all ones: elements without a finite gradient stay
 
-  explicit VectorRates(const Coefficients& c)
+  explicit VectorRates(const Tensor& tensor) : VectorRates(tensor.coefficients, tensor.skipped != nullptr) {}
+  VectorRates(const Coefficients& c, bool skips)
       : fast(c.fast_rate),
         square(c.square_rate),
         slow(c.slow_rate),
         slow_gain(all(static_cast<float>(c.slow_gain))),
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
-        decay(all(static_cast<float>(c.decay))) {}
+        decay(all(static_cast<float>(c.decay))),
+        skip(all(skips ? ~0u : 0u)) {}
+
+  // An average that forgets more than half of itself in a step.
+  template <bool kFast>
+  bool forgetful() const {
+    return (kFast && fast.from_x) || square.from_x || slow.from_x;
+  }
 };
 
 // A block in memory, as whole groups of vectors.
@@ -47,28 +60,28 @@ struct BlockView {
 // All ones where x is not finite.
 inline Words nonfinite(Floats x) { return 0u - (((bits_of(x) & 0x7fffffffu) + 0x00800000u) >> 31); }
 
-// Writes the new moments of a block to `moments`. With kSkip, those of elements without a finite gradient stay.
-template <class Storage, bool kFast, bool kSkip>
+// Writes the new moments of a block to `moments`. With kCareful, elements may have to stay as they are.
+template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, const BlockView<Storage>& block,
                                                        Moments& moments) {
   const typename Storage::template Decoder<kFast> old(block.codes, block.scales);
   typename Storage::Watch watch;
   for (int i = 0; i < block.size; i += kLanes) {
     const Floats g = load(block.gradient + i);
-    const auto unless_kept = [g](Floats before, Floats after) {
-      return kSkip ? choose(nonfinite(g), before, after) : after;
+    const auto unless_kept = [&](Floats before, Floats after) {
+      return kCareful ? choose(nonfinite(g) & rate.skip, before, after) : after;
     };
     Floats m1 = all(0.0f);
     if constexpr (kFast) {
       const Floats fast = old.fast(i);
-      m1 = unless_kept(fast, rate.fast.moved(fast, g));
+      m1 = unless_kept(fast, rate.fast.template moved<kCareful>(fast, g));
       store(moments.fast + i, m1);
     }
     const Floats slow = old.slow(i);
-    const Floats m2 = unless_kept(slow, rate.slow.moved(slow, g));
+    const Floats m2 = unless_kept(slow, rate.slow.template moved<kCareful>(slow, g));
     store(moments.slow + i, m2);
     const Floats square = old.square(i);
-    const Floats nu = unless_kept(square, rate.square.moved(square, g * g));
+    const Floats nu = unless_kept(square, rate.square.template moved<kCareful>(square, g * g));
     store(moments.square + i, nu);
     watch.see(m1, m2, nu);
   }
@@ -76,7 +89,7 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
 }
 
 // Updates the vector of parameters that starts at i, from the new moments.
-template <class Storage, bool kFast, bool kSkip>
+template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
                                        int i) {
   const Floats m1 = load((kFast ? moments.fast : block.gradient) + i);
@@ -85,18 +98,19 @@ ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<
   const Floats direction = (m1 + rate.slow_gain * m2) / (square_root(nu) + rate.eps);
   const Floats before = load(block.parameter + i);
   const Floats after = before - (rate.decay * before + rate.step_size * direction);
-  store(block.parameter + i, kSkip ? choose(nonfinite(load(block.gradient + i)), before, after) : after);
+  const Words stays = nonfinite(load(block.gradient + i)) & rate.skip;
+  store(block.parameter + i, kCareful ? choose(stays, before, after) : after);
 }
 
 // Two passes, because a block's scales have to be known before its moments can be encoded. The parameters are left to
 // the second: divisions and square roots take long, and the encoding is work to do meanwhile.
-template <class Storage, bool kFast, bool kSkip>
+template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
   Moments moments;
-  const typename Storage::Watch watch = update_moments<Storage, kFast, kSkip>(rate, block, moments);
+  const typename Storage::Watch watch = update_moments<Storage, kFast, kCareful>(rate, block, moments);
   const typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
   for (int i = 0; i < block.size; i += kGroupSize) {
-    for (int k = 0; k < kGroupSize; k += kLanes) update_parameters<Storage, kFast, kSkip>(rate, block, moments, i + k);
+    for (int k = 0; k < kGroupSize; k += kLanes) update_parameters<Storage, kFast, kCareful>(rate, block, moments, i + k);
     encoder.write(block.codes, i);
   }
 }

@@ -309,9 +309,13 @@ def test_the_same_bits_for_any_number_of_threads(reduced, dtype):
 BAD = {(0, 3): torch.nan, (5, 17): torch.inf, (63, 99): -torch.inf}
 
 
-def poisoned_run(path, reduced, nonfinite, bad):
+every_memory = pytest.mark.parametrize("betas", [(0.9, 0.999), (0.3, 0.4, 0.45)], ids=["long", "short"])
+
+
+def poisoned_run(path, reduced, nonfinite, bad, betas):
     params = fresh(shapes=[(64, 100)])
-    optimizer = make(params, lr=1e-2, total_steps=20, state_storage=reduced, nonfinite=nonfinite, **PATHS[path])
+    settings = {"lr": 1e-2, "betas": betas, "total_steps": 20, "state_storage": reduced, "nonfinite": nonfinite}
+    optimizer = make(params, **settings, **PATHS[path])
 
     def poison(t, params):
         if t == 5:
@@ -322,13 +326,15 @@ def poisoned_run(path, reduced, nonfinite, bad):
     return params[0], optimizer
 
 
+@every_memory
 @every_reduced
 @pytest.mark.parametrize("path", ["single", "foreach", "fused"])
-def test_skip_keeps_elements_with_nonfinite_gradients_and_their_neighbours(path, reduced):
-    param, optimizer = poisoned_run(path, reduced, "skip", BAD)
-    clean, clean_optimizer = poisoned_run(path, reduced, "skip", {})
+def test_skip_keeps_elements_with_nonfinite_gradients_and_their_neighbours(path, reduced, betas):
+    param, optimizer = poisoned_run(path, reduced, "skip", BAD, betas)
+    clean, clean_optimizer = poisoned_run(path, reduced, "skip", {}, betas)
     before = fresh(shapes=[(64, 100)])
-    stopped = make(before, lr=1e-2, total_steps=20, state_storage=reduced, nonfinite="skip", **PATHS[path])
+    settings = {"lr": 1e-2, "betas": betas, "total_steps": 20, "state_storage": reduced, "nonfinite": "skip"}
+    stopped = make(before, **settings, **PATHS[path])
     run(before, stopped, 1, 4)
     others = torch.ones(64, 100, dtype=torch.bool)
     for element in BAD:
@@ -345,11 +351,12 @@ def test_skip_keeps_elements_with_nonfinite_gradients_and_their_neighbours(path,
         assert (np.abs((kept - was).numpy()) <= unit).all()  # the block's scale may have changed
 
 
+@every_memory
 @every_reduced
 @pytest.mark.parametrize("path", ["single", "foreach", "fused"])
-def test_propagate_poisons_the_element_and_not_its_block(path, reduced):
-    param, optimizer = poisoned_run(path, reduced, "propagate", BAD)
-    clean, clean_optimizer = poisoned_run(path, reduced, "propagate", {})
+def test_propagate_poisons_the_element_and_not_its_block(path, reduced, betas):
+    param, optimizer = poisoned_run(path, reduced, "propagate", BAD, betas)
+    clean, clean_optimizer = poisoned_run(path, reduced, "propagate", {}, betas)
     others = torch.ones(64, 100, dtype=torch.bool)
     for element in BAD:
         others[element] = False
