@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Go quiet: who watched the runs does so no longer, which is no reason to end them, as rich would."""
         self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what is left to flush when Python ends
 
 
 class Display:
