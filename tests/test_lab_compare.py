@@ -64,6 +64,12 @@ def test_the_comparison_counts_what_it_says() -> None:
     )
 
 
+def test_rates_that_look_alike_are_told_apart() -> None:
+    rates = [1e-3, 1.0000001e-3]
+    runs = compare.plan(BASE, [Optimizer(name="adamw", lr=rate) for rate in rates], [1])
+    assert [of_seed[1].optimizer.lr for of_seed in runs.values()] == rates
+
+
 def test_reasons_are_given_only_where_they_hold() -> None:
     ours = Arm("AdEMAMix", compare.OPTIMIZERS["ademamix"], ADEMAMIX.results, ADEMAMIX.curves)
     theirs = Arm("AdamW", compare.OPTIMIZERS["adamw"], ADAMW.results, ADAMW.curves)
