@@ -50,14 +50,14 @@ def test_sentencepiece_gives_every_text_back(trained, document):
 def test_sentencepiece_is_trained_on_a_sample_of_all_training_text(monkeypatch):
     pieces = [text.Piece(f"{number:04d}", number % 10 == 9, True) for number in range(1000)]
     monkeypatch.setattr(tokenizers, "TRAINING_CHARACTERS", 400)
-    sample = tokenizers._sample(text.Source("key", lambda: iter(pieces)))
+    sample = tokenizers._sample(text.Source("key", lambda _: iter(pieces)))
     numbers = np.array([int(each) for each in sample])
     assert 50 <= len(numbers) <= 100
     assert not (numbers % 10 == 9).any()
     assert numbers[0] == 0
     assert np.diff(numbers).max() <= 20
     assert numbers[-1] > 980
-    start = tokenizers._sample(text.Source("key", lambda: iter(pieces), streamed=True))
+    start = tokenizers._sample(text.Source("key", lambda _: iter(pieces), streamed=True))
     assert [int(each) for each in start] == [number for number in range(112) if number % 10 != 9][:100]
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import lab_text
 from ademamix.lab.config import Text
 from ademamix.lab.data import DataError, tokenizers
-from ademamix.lab.data.tokens import TokenFiles, Windows
+from ademamix.lab.data.tokens import TokenFiles
+from ademamix.lab.data.windows import Windows
 from lab_text import bytes_of, finish, in_process, read, tokens_of, words
 
 cache, folder, prose = lab_text.cache, lab_text.folder, lab_text.prose

@@ -66,7 +66,7 @@ class Display:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=status.config.steps, details="")
             self._bars.update(self._tasks[name], completed=done, details=details)
-            if tell and not status.result and (status.progress or status.waits):
+            if tell and not status.result and (status.progress or status.waits or status.read):
                 line = f"{name}: step {done:,} of {status.config.steps:,}, {details}"
                 self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         if tell:
@@ -104,12 +104,17 @@ def describe(status: Status) -> str:
     ... )
     >>> describe(Status(config, Progress(step=200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
     'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
+    >>> describe(Status(config, read=(1_200_000, 33_000_000)))
+    'reads its text: 1,200,000 tokens of 33,000,000'
     """
     if status.result is not None:
         end = "diverged" if status.result.diverged else f"validation {status.result.validation_loss:.4f}"
         return f"finished, {end}"
     if status.waits:
         return "waits for another process that trains it"
+    if status.read is not None:
+        count, wanted = status.read
+        return f"reads its text: {count:,} tokens" + (f" of {wanted:,}" if wanted else "")
     if status.progress is None:
         return "not yet begun"
     progress, parts = status.progress, []

@@ -31,6 +31,8 @@ class Status:
     result: Result | None = None
     waits: bool = False
     """Another process holds its folder."""
+    read: tuple[int, int | None] | None = None
+    """How many tokens of its text were read, and of how many, while that goes on."""
 
     @property
     def steps_left(self) -> int:
@@ -193,6 +195,7 @@ def _ended(event: _Event, status: Status, name: str) -> bool:
     if "failed" in message:
         raise RunError(f"{name}: {message['failed']}")
     status.waits = "waits" in message
+    status.read = message.get("read")
     if "progress" in message:
         status.progress = Progress(**message["progress"])
     return "finished" in message

@@ -21,7 +21,7 @@ from torch import nn
 from ademamix.lab import data, environment, models, optimizers, probes, sinks
 from ademamix.lab.bench_steps import state_bytes
 from ademamix.lab.config import Run
-from ademamix.lab.data import Batch, Dataset
+from ademamix.lab.data import Batch, Dataset, OnRead
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.record import Result, RunFolder
@@ -191,6 +191,7 @@ def train(
     *,
     report: Callable[[Progress], None] = lambda progress: None,
     on_wait: Callable[[], None] | None = None,
+    on_read: OnRead = lambda count, wanted: None,
 ) -> Result:
     """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again."""
     folder = RunFolder(options.runs, config)
@@ -200,7 +201,14 @@ def train(
     with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
-        dataset = data.load(config.data, model=config.model, batch=config.batch, seed=config.seed, cache=options.data)
+        dataset = data.load(
+            config.data,
+            model=config.model,
+            batch=config.batch,
+            seed=config.seed,
+            cache=options.data,
+            on_read=on_read,
+        )
         environment.check_data(folder, dataset.fingerprint)
         training = Training(config, dataset, options.device)
         if (saved := folder.load_checkpoint(options.device)) is not None:

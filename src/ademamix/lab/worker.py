@@ -52,6 +52,7 @@ def main(arguments: dict[str, Any]) -> None:
                     options,
                     report=lambda progress: tell({"progress": progress._asdict()}),
                     on_wait=lambda: tell({"waits": True}),
+                    on_read=lambda count, wanted: tell({"read": [count, wanted]}),
                 )
             except (ConfigError, DataError, RunError) as error:
                 tell({"failed": str(error)})

@@ -7,7 +7,7 @@ needed, and only then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,11 @@ from torch import Tensor
 
 from ademamix.lab.config import GPT, Images, Mamba, Text, ViT
 
-__all__ = ["Batch", "DataError", "Dataset", "load"]
+__all__ = ["Batch", "DataError", "Dataset", "OnRead", "load"]
+
+
+OnRead = Callable[[int, "int | None"], None]
+"""Is told how many tokens were read, and of how many; None: of as many as there are."""
 
 
 class DataError(ValueError):
@@ -49,8 +53,18 @@ class Dataset(Protocol):
         """Return one of the batches that were taken out of training: no training batch has anything of it."""
 
 
-def load(config: Text | Images, *, model: GPT | Mamba | ViT, batch: int, seed: int, cache: Path) -> Dataset:
+def load(
+    config: Text | Images,
+    *,
+    model: GPT | Mamba | ViT,
+    batch: int,
+    seed: int,
+    cache: Path,
+    on_read: OnRead = lambda count, wanted: None,
+) -> Dataset:
     """Return the data of a run; what is costly to make (token files) is made once and kept in the folder `cache`.
+
+    Meanwhile `on_read(count, wanted)` is told how far it is.
 
     >>> import tempfile
     >>> model = GPT(kind="gpt", width=64, layers=2, heads=2, context=64)
@@ -60,9 +74,11 @@ def load(config: Text | Images, *, model: GPT | Mamba | ViT, batch: int, seed: i
     (256, (8, 64))
     """
     if isinstance(config, Text) and not isinstance(model, ViT):
-        from ademamix.lab.data.tokens import load_text
+        from ademamix.lab.data.tokens import token_files
+        from ademamix.lab.data.windows import Windows
 
-        return load_text(config, context=model.context, batch=batch, seed=seed, cache=cache)
+        tokens = token_files(config, cache, on_read)
+        return Windows(tokens, context=model.context, batch=batch, held_out_batches=config.held_out_batches, seed=seed)
     if isinstance(config, Images) and isinstance(model, ViT):
         from ademamix.lab.data.images import load_images
 

@@ -10,9 +10,9 @@ import urllib.error
 import urllib.request
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ademamix.lab.data import DataError
 from ademamix.lab.data.text import Piece, Source, clean, content_hash, folder_files, is_validation
@@ -25,7 +25,7 @@ PRESETS = {
 }
 """Short names. RedPajama's own repository on the hub is a script, which `datasets` does not run any more; its documents
 are files on a server of its makers."""
-SNAPSHOT, SHARDS = "2023-06", 5000
+SNAPSHOT, SHARDS, QUALITIES = "2023-06", 5000, ("head", "middle")
 WAITS = (1.0, 10.0)
 """Seconds before a second and a third attempt to read a file."""
 
@@ -66,28 +66,77 @@ def text_source(source: str, cache: Path) -> Source:
     """
     preset = PRESETS.get(source.removeprefix("hub:"), source)
     if not preset.startswith("hub:"):
-        return Source(f"{preset}/{SNAPSHOT}", lambda: _pieces(redpajama(preset)), streamed=True)
+        return Source(f"{preset}/{SNAPSHOT}", lambda place: _pieces(RedPajama(preset, place)), streamed=True)
     dataset = HubName.parse(preset)
     local = Path(dataset.name).expanduser()
     content = content_hash(folder_files(local), cache) if local.is_dir() else ""
-    return Source(json.dumps([*dataset, content]), lambda: _pieces(_stream(dataset)), streamed=True)
+    return Source(json.dumps([*dataset, content]), lambda place: _pieces(HubRows(dataset, place)), streamed=True)
 
 
-def redpajama(root: str) -> Iterator[str]:
-    """Yield the English documents of RedPajama v2's snapshot 2023-06, of its two better quality classes.
+class Documents(Protocol):
+    """Documents of a stream, one after another."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the documents."""
+
+    def place(self) -> Any:
+        """Return, as JSON, where to go on after the document that came last."""
+
+
+class RedPajama:
+    """The English documents of RedPajama v2's snapshot 2023-06, of its two better quality classes.
 
     It is read file by file from `root`. A file that the server does not have, or that is broken there, is left out with
-    a warning; both occur.
+    a warning; both occur. A place is the number of a file and that of a line in it.
     """
-    for shard in range(SHARDS):
-        for quality in ("head", "middle"):
-            url = f"{root}/{SNAPSHOT}/{shard:04d}/en_{quality}.json.gz"
-            try:
-                content = gzip.decompress(_download(url))
-            except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-                warnings.warn(f"{url} is left out: {error}", stacklevel=2)
-                continue
-            yield from (json.loads(line)["raw_content"] for line in content.splitlines())
+
+    def __init__(self, root: str, place: Sequence[int] | None = None) -> None:
+        self._root = root
+        self._file, self._line = place or (0, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        while self._file < len(QUALITIES) * SHARDS:
+            shard, quality = divmod(self._file, len(QUALITIES))
+            lines = self._lines(f"{self._root}/{SNAPSHOT}/{shard:04d}/en_{QUALITIES[quality]}.json.gz")
+            for line in lines[self._line :]:
+                self._line += 1
+                yield json.loads(line)["raw_content"]
+            self._file, self._line = self._file + 1, 0
+
+    def place(self) -> list[int]:
+        """Return the number of the file that is read, and that of the line to read next."""
+        return [self._file, self._line]
+
+    def _lines(self, url: str) -> list[bytes]:
+        try:
+            return gzip.decompress(_download(url)).splitlines()
+        except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            warnings.warn(f"{url} is left out: {error}", stacklevel=2)
+            return []
+
+
+class HubRows:
+    """A column of a dataset of the hub; a place is what `datasets` calls its state."""
+
+    def __init__(self, dataset: HubName, place: Mapping[str, Any] | None = None) -> None:
+        self._dataset, self._place = dataset, place
+
+    def __iter__(self) -> Iterator[Any]:
+        name, config, split, field = self._dataset
+        try:
+            import datasets  # type: ignore[import-untyped]
+
+            self._rows = datasets.load_dataset(name, config, split=split, streaming=True).select_columns([field])
+            if self._place is not None:
+                self._rows.load_state_dict(self._place)
+            for row in self._rows:
+                yield row[field]
+        except Exception as error:  # whatever the library raises: its errors have no class in common
+            raise cannot_be_had(f"the {field!r} of the split {split!r} of the dataset {name!r}", error) from error
+
+    def place(self) -> Any:
+        """Return the state of the dataset."""
+        return self._rows.state_dict()
 
 
 def cannot_be_had(what: str, error: Exception) -> DataError:
@@ -112,21 +161,10 @@ def _download(url: str) -> bytes:
     raise cannot_be_had(url, failure) from failure
 
 
-def _stream(dataset: HubName) -> Iterator[Any]:
-    what = f"the {dataset.field!r} of the split {dataset.split!r} of the dataset {dataset.name!r}"
-    try:
-        import datasets  # type: ignore[import-untyped]
-
-        rows = datasets.load_dataset(dataset.name, dataset.config, split=dataset.split, streaming=True)
-        for row in rows.select_columns([dataset.field]):
-            yield row[dataset.field]
-    except Exception as error:  # whatever the library raises: its errors have no class in common
-        raise cannot_be_had(what, error) from error
-
-
-def _pieces(texts: Iterable[Any]) -> Iterator[Piece]:
-    for text in texts:
+def _pieces(documents: Documents) -> Iterator[Piece]:
+    for text in documents:
         if not isinstance(text, str):
             raise DataError(f"a document must be a string, got {text!r:.80}: name the field that holds the text")
         document = clean(text)
-        yield Piece(document, is_validation(document, VALIDATION_SHARE), ends_document=True)
+        validation = is_validation(document, VALIDATION_SHARE)
+        yield Piece(document, validation, ends_document=True, place=documents.place)

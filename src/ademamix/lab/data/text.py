@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ademamix.lab.atomic import write_atomically
 from ademamix.lab.data import DataError
@@ -38,6 +38,9 @@ class Piece(NamedTuple):
     text: str
     validation: bool
     ends_document: bool
+    place: Callable[[], Any] | None = None
+    """Tells, until the next piece is taken, where its source goes on after this one: what `Source.pieces` takes, as
+    JSON. None: the source is read from its beginning only."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Source:
 
     key: str
     """Another whenever the text is another."""
-    pieces: Callable[[], Iterator[Piece]]
+    pieces: Callable[[Any], Iterator[Piece]]
+    """The pieces after a place, or all of them after None."""
     streamed: bool = False
     """It comes over the network and may not end: read no more of it than is needed."""
 
@@ -119,7 +123,7 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
     every file is validation.
     """
 
-    def pieces() -> Iterator[Piece]:
+    def pieces(_: None) -> Iterator[Piece]:
         texts = {relative: path for relative, path in files.items() if path.suffix in TEXT_SUFFIXES or _is_text(path)}
         if len(files) == 1:  # it was named itself: tell why it is not taken
             texts = dict(files)
@@ -165,7 +169,7 @@ def content_hash(files: Mapping[str, Path], cache: Path) -> str:
         return known
     total = hashlib.sha256()
     for name, path in files.items():
-        total.update(f"{name}\0{_file_hash(path)}\0".encode(errors="surrogateescape"))
+        total.update(f"{name}\0{file_hash(path)}\0".encode(errors="surrogateescape"))
     newest = max((changed for *_, changed in listing), default=0)
     # A file that was changed just now may change again within one tick of the file system's clock.
     if time.time_ns() - newest > 2_000_000_000 and _listing(files) == listing:
@@ -179,7 +183,8 @@ def _listing(files: Mapping[str, Path]) -> list[tuple[str, str, int, int]]:
     return [(name, str(path.resolve()), state.st_size, state.st_mtime_ns) for name, path, state in states]
 
 
-def _file_hash(path: Path) -> str:
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content, read in blocks."""
     content = hashlib.sha256()
     try:
         with path.open("rb") as handle:

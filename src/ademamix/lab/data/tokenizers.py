@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ademamix.lab.atomic import rewritten
 from ademamix.lab.data import DataError
 from ademamix.lab.data.hub import cannot_be_had
 from ademamix.lab.data.text import Source, content_hash, folder_files
@@ -52,13 +53,15 @@ def tokenizer_key(name: str, cache: Path) -> str:
 
 
 def make_tokenizer(name: str, source: Source, folder: Path) -> Tokenizer:
-    """Return the tokeniser that a config names; one trained on the source's text is saved in the folder."""
+    """Return the tokeniser that a config names; one trained on the source's text is kept in the folder."""
     if name == "bytes":
         return Bytes()
     if name.startswith("sentencepiece:"):
-        model = train_sentencepiece(source, _vocabulary_size(name))
-        (folder / MODEL_FILE).write_bytes(model)
-        return SentencePiece(model)
+        path = folder / MODEL_FILE
+        if not path.exists():
+            with rewritten(path) as file:
+                file.write(train_sentencepiece(source, _vocabulary_size(name)))
+        return SentencePiece(path.read_bytes())
     return HuggingFace(name.removeprefix("hub:") if name.startswith("hub:") else str(Path(name).expanduser()))
 
 
@@ -161,7 +164,7 @@ def _sample(source: Source) -> list[str]:
     """Return training text of at most `TRAINING_CHARACTERS`, evenly from all of it; of a stream, from its beginning."""
     kept: list[str] = []
     characters, stride = 0, 1
-    training = (piece.text for piece in source.pieces() if not piece.validation)
+    training = (piece.text for piece in source.pieces(None) if not piece.validation)
     for index, text in enumerate(training):
         if index % stride:
             continue
