@@ -187,6 +187,7 @@ def test_importing_ademamix_loads_no_framework(capsys):
     ("arguments", "message"),
     [
         (["--processes", "0"], "argument --processes: must be a whole number of at least 1, got '0'"),
+        (["--threads", "100000k"], "argument --threads: must be at most 1000, got '100000k'"),
         (["--threads", "two"], "argument --threads: must be a whole number of at least 1, got 'two'"),
         (["--only", "gpt3"], "argument --only: invalid choice: 'gpt3'"),
         (["--json", "no/such/folder/bench.json"], "argument --json: must be a file that can be written"),

@@ -198,6 +198,16 @@ def test_who_watches_may_leave(closed: str, tmp_path: Path) -> None:
     assert open_folder(folder).result() is not None
 
 
+def test_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ademamix", "reproduce", "beta3-schedule", "--out", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("ademamix: error: cannot read or write ")
+    assert "No space left on device" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
 def test_weights_and_biases_gets_all_rows(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--wandb", "of-a-test"]
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}

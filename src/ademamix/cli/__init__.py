@@ -45,10 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             print("\nademamix: stopped. Runs go on from their last checkpoints with the same command.", file=sys.stderr)
         return EXIT_CODE
-    except BrokenPipeError:
-        # who read the output has enough of it; Python would complain when it flushes what is left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who read the output has enough of it
+        _drop_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _drop_output()
+        return _fail(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
     except ModuleNotFoundError as error:
         for extra, modules in MODULES_OF_EXTRAS.items():
             if error.name is not None and error.name.split(".")[0] in modules:
@@ -56,6 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{options.command} needs {error.name}, which is not installed: pip install 'ademamix[{extra}]'"
                 )
         raise
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining when it flushes what is left of the output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> int:

@@ -13,6 +13,10 @@ from typing import Any, TypeAlias
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
+MOST = 1000
+"""What :func:`few` allows; the learning rates of a sweep that long are still numbers that a float holds."""
+
+
 class Complaint(Exception):
     """What is wrong, what was given and what to do; the command line prints it and exits with 2."""
 
@@ -23,6 +27,14 @@ def positive(text: str) -> int:
     if not number.isdecimal() or int(number) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(number)
+
+
+def few(text: str) -> int:
+    """Read a number of threads, processes or learning rates."""
+    number = positive(text)
+    if number > MOST:
+        raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {text!r}")
+    return number
 
 
 def seed(text: str) -> int:

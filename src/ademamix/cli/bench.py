@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ademamix.cli.arguments import Commands, Complaint, file_to_write, positive
+from ademamix.cli.arguments import Commands, Complaint, few, file_to_write
 from ademamix.lab import bench
 
 DESCRIPTION = """\
@@ -44,8 +44,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)}")
     parser.add_argument("--lab", action="store_true", help="what the lab's training loop adds to a bare one; no other")
     parser.add_argument("--no-peers", action="store_true", help="measure only ours and torch's")
-    parser.add_argument("--processes", type=positive, metavar="N", help="fresh processes per scenario (default: 5)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads (default: what torch chooses)")
+    parser.add_argument("--processes", type=few, metavar="N", help="fresh processes per scenario (default: 5)")
+    parser.add_argument("--threads", type=few, metavar="N", help="threads (default: what torch chooses)")
     parser.add_argument(
         "--json", type=file_to_write, metavar="FILE", help="write all figures and the environment there"
     )

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, name_and_settings, positive, seed, writable_folder
+from ademamix.cli.arguments import Commands, Complaint, few, name_and_settings, seed, writable_folder
 from ademamix.cli.run_options import (
     DESCRIPTION,
     add_execution_options,
@@ -67,13 +67,13 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--tune",
-        type=positive,
+        type=few,
         nargs="?",
         const=5,
         metavar="N",
         help="first find each optimizer's best learning rate of N (default: 5), on seed 0, with a full run for each",
     )
-    parser.add_argument("--processes", type=positive, default=2, metavar="N", help="runs at a time (default: 2)")
+    parser.add_argument("--processes", type=few, default=2, metavar="N", help="runs at a time (default: 2)")
     add_run_options(parser)
     add_execution_options(parser, threads=1)
     parser.set_defaults(run=_run)

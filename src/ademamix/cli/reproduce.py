@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ademamix.cli.arguments import Commands, positive, writable_folder
+from ademamix.cli.arguments import Commands, few, writable_folder
 from ademamix.cli.run_options import check_device, complaints_of_the_lab
 from ademamix.lab.recipes import RECIPES, SCALES, load
 
@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--scale", choices=SCALES, default="laptop", help="how large (default: laptop)")
     parser.add_argument("--out", type=Path, default="out", metavar="DIR", help="where to write (default: out)")
     parser.add_argument(
-        "--processes", type=positive, default=2, metavar="N", help="runs at a time, a thread each (default: 2)"
+        "--processes", type=few, default=2, metavar="N", help="runs at a time, a thread each (default: 2)"
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the recipes that train (default: cpu)")
     parser.set_defaults(run=_run)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ademamix.cli.arguments import Complaint, name_and_settings, positive, rate, rate_or_zero, writable_folder
+from ademamix.cli.arguments import Complaint, few, name_and_settings, positive, rate, rate_or_zero, writable_folder
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
@@ -68,9 +68,7 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
     """Add the options that say how to carry a run out."""
     how = parser.add_argument_group("how to carry it out (changes a run's numbers by rounding at most)")
     how.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
-    how.add_argument(
-        "--threads", type=positive, default=threads, metavar="N", help=f"threads a run (default: {threads})"
-    )
+    how.add_argument("--threads", type=few, default=threads, metavar="N", help=f"threads a run (default: {threads})")
     how.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     how.add_argument(
         "--save-every", type=rate, default=30.0, metavar="SECONDS", help="between checkpoints (default: 30)"
