@@ -6,7 +6,9 @@ of the run's config and the step. So parameters, optimizer state and the step ar
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from ademamix.lab.config import Run
 from ademamix.lab.data import Batch, Dataset, OnRead
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
-from ademamix.lab.record import Result, RunFolder
+from ademamix.lab.record import Result, RunError, RunFolder
 
 SAVE_EVERY = 30.0  # seconds
 
@@ -198,7 +200,7 @@ def train(
     if (result := folder.result()) is not None:
         environment.check_kept([folder], options.data)
         return result
-    with folder.locked(on_wait=on_wait):
+    with folder.locked(on_wait=on_wait), _memory_explained():
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
         dataset = data.load(
@@ -223,6 +225,20 @@ def train(
             result = _loop(training, folder, options, [append, sink], report, stop)
             folder.finish(result, lambda path: models.save(training.model, path))
     return result
+
+
+@contextlib.contextmanager
+def _memory_explained() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch has a class for CUDA alone
+        if isinstance(error, RuntimeError) and not re.search("out of memory|can't allocate memory", str(error)):
+            raise
+        reason = str(error).partition("\n")[0] or "for Python itself"
+        raise RunError(
+            f"there is not enough memory ({reason}): give a smaller model or batch, or process each batch in parts "
+            "(--accumulate N)"
+        ) from error
 
 
 def _loop(
