@@ -247,7 +247,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         (["--device", "gpu"], "--device gpu cannot be used here"),
         (["--device", "meta"], "--device must be cpu or cuda, got 'meta'"),
         (["--data", ""], "there is no text at ''"),
-        (["--model", "gpt-tiny:width=10000000"], "there is not enough memory ("),
+        (["--model", "gpt-tiny:width=200000"], "there is not enough memory ("),
     ],
 )
 def test_what_is_wrong_is_said(
