@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -247,7 +248,6 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         (["--device", "gpu"], "--device gpu cannot be used here"),
         (["--device", "meta"], "--device must be cpu or cuda, got 'meta'"),
         (["--data", ""], "there is no text at ''"),
-        (["--model", "gpt-tiny:width=200000"], "there is not enough memory ("),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -345,6 +345,29 @@ def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "same command" in told
     assert "Traceback" not in told
+
+
+def test_a_process_for_runs_tells_how_far_it_is(tmp_path: Path) -> None:
+    command = worker.command(Options(tmp_path), threads=1)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(TINY.model_dump_json() + "\n")
+        process.stdin.flush()
+        told = [json.loads(process.stdout.readline())]
+        while told[-1] != {"finished": True}:
+            told.append(json.loads(process.stdout.readline()))
+    kinds = [kind for message in told for kind in message]
+    assert sorted(set(kinds), key=kinds.index) == ["read", "progress", "finished"]
+    count, wanted = told[0]["read"]
+    assert count > 1000
+    assert wanted is None
+
+
+def test_reading_is_shown_until_training_begins(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
+    assert re.search(r"\nademamix: step 0 of 20, reads its text: [0-9,]+ tokens\n", ended.stderr)
 
 
 def test_a_process_for_runs_ends_with_its_input_where_ctrl_c_is_ignored(tmp_path: Path) -> None:

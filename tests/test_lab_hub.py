@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import lab_text
-from ademamix.lab.data import DataError, hub, text
+from ademamix.lab.config import Text
+from ademamix.lab.data import DataError, hub, text, tokens
+from ademamix.lab.data.tokens import token_files
 from lab_text import bytes_of, finish, in_process, tokens_of, words
 
 cache, folder, standard_cache = lab_text.cache, lab_text.folder, lab_text.standard_cache
@@ -49,81 +51,130 @@ def test_a_dataset_is_split_by_content_and_read_no_further_than_needed(folder, c
 
 
 def check_places(open_documents):
-    """Check that a stream goes on after each of its documents."""
-    documents = open_documents(None)
-    everything, places = [], []
-    for document in documents:
-        everything.append(document)
-        places.append(json.loads(json.dumps(documents.place())))
+    """Check that a stream goes on after each of its documents, and can be stopped and go on again."""
+
+    def read(place):
+        documents = open_documents(place)
+        return [(document, json.loads(json.dumps(documents.place()))) for document in documents]
+
+    everything = read(None)
     assert len(everything) > 3
-    for number, place in enumerate(places, start=1):
-        assert list(open_documents(place)) == everything[number:]
+    for number, (_, place) in enumerate(everything, start=1):
+        rest = read(place)
+        assert [document for document, _ in rest] == [document for document, _ in everything[number:]]
+        if rest:
+            _, again = rest[0]
+            assert [document for document, _ in read(again)] == [document for document, _ in rest[1:]]
 
 
-def test_a_dataset_goes_on_after_each_of_its_documents(folder):
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_dataset_goes_on_after_each_of_its_documents(suffix, folder):
+    import pyarrow
+    from pyarrow import parquet
+
     for number in range(3):
-        write_documents(folder, [f"{number} {words(5, line)}" for line in range(5)], file=f"{number}.jsonl")
+        documents = [f"{number} {words(5, line)}" for line in range(5)]
+        if suffix == "jsonl":
+            write_documents(folder, documents, file=f"{number}.jsonl")
+        else:
+            parquet.write_table(pyarrow.table({"text": documents}), folder / f"{number}.parquet", row_group_size=2)
     check_places(lambda place: hub.HubRows(hub.HubName.parse(f"hub:{folder}"), place))
+
+
+READ = """
+    import os, signal, sys
+    from pathlib import Path
+    from ademamix.lab.config import Text
+    from ademamix.lab.data import DataError, tokens
+
+    def unplug():
+        raise DataError("the network is down")
+
+    source, cache, groups, end = sys.argv[1:]
+    tokens.CHARACTERS_AT_ONCE, tokens.SAVE_EVERY = 2000, 0.0
+    write, left = tokens._write, int(groups)
+    ends = {"unplugged": unplug, "killed": lambda: os.kill(os.getpid(), signal.SIGKILL)}
+
+    def write_until_the_end(pieces, *others):
+        global left
+        if not left:
+            ends[end]()
+        left -= 1
+        print(*(piece.text.split()[0] for piece in pieces), sep="\\n", flush=True)
+        write(pieces, *others)
+
+    tokens._write = write_until_the_end
+    try:
+        config = Text(kind="text", source=source, tokenizer="sentencepiece:300", tokens=20_000)
+        tokens.token_files(config, Path(cache))
+    except DataError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+"""
 
 
 def test_a_stream_is_read_on_when_its_process_was_killed_or_the_network_fails(folder, cache):
     for number in range(3):
         write_documents(folder, [words(50, 100 * number + line) for line in range(100)], file=f"{number}.jsonl")
-    output = finish(
-        in_process(
-            """
-            import os, signal, sys
-            from pathlib import Path
-            import numpy as np
-            from ademamix.lab.config import Text
-            from ademamix.lab.data import DataError, hub, tokens
 
-            tokens.CHARACTERS_AT_ONCE, tokens.SAVE_EVERY = 2000, 0.0
-            config = Text(kind="text", source=sys.argv[1], tokenizer="sentencepiece:300", tokens=20_000)
-            cache = Path(sys.argv[2])
-            whole = tokens.token_files(config, cache / "whole")
+    def read(groups, end):
+        process = in_process(READ, f"hub:{folder}", cache / "torn", groups, end)
+        documents, errors = process.communicate(timeout=300)
+        return documents.split(), errors, process.returncode
 
-            original, written = tokens._write, []
+    seen = []
+    for groups, end, code in ((4, "unplugged", 2), (0, "killed", -9), (5, "killed", -9), (3, "unplugged", 2)):
+        documents, errors, returned = read(groups, end)
+        assert returned == code, errors
+        assert bool(groups) == bool(documents)
+        assert ("network is down. What was read before is kept in" in errors) == (end == "unplugged")
+        seen += documents
+    told = []
+    config = Text(kind="text", source=f"hub:{folder}", tokenizer="sentencepiece:300", tokens=20_000)
+    built = token_files(config, cache / "torn", lambda *count: told.append(count))
+    assert len(seen) == len(set(seen)) > 60  # nothing was read twice
+    assert told == [(20_000, 20_000)]
+    whole = token_files(config, cache / "whole")
+    assert built.fingerprint == whole.fingerprint
+    assert np.array_equal(built.training, whole.training)
+    assert np.array_equal(built.validation, whole.validation)
+    names = [sorted(path.name for path in each.parent.iterdir()) for each in cache.glob("*/*/meta.json")]
+    assert names[0] == names[1] == ["meta.json", "tokenizer.model", "train.bin", "validation.bin"]
 
-            def written_until(limit, fail):
-                def write(pieces, *others):
-                    if len(written) == limit:
-                        fail()
-                    written.append([piece.text for piece in pieces])
-                    original(pieces, *others)
-                return write
 
-            def unplug():
-                raise DataError("the network is down")
+@pytest.mark.parametrize("change", ["version", "damage", "nothing"])
+def test_what_cannot_be_read_on_is_read_anew(change, folder, cache, monkeypatch):
+    write_documents(folder, [words(50, line) for line in range(100)])
+    monkeypatch.setattr(tokens, "CHARACTERS_AT_ONCE", 2000)
+    monkeypatch.setattr(tokens, "SAVE_EVERY", 0.0)
+    config = Text(kind="text", source=f"hub:{folder}", tokens=9000)
 
-            for limit in (4, 9, 9):
-                tokens._write = written_until(limit, unplug)
-                try:
-                    tokens.token_files(config, cache / "torn")
-                except DataError as error:
-                    print(error, len(written))
-            if not (process := os.fork()):
-                tokens._write = written_until(12, lambda: os.kill(os.getpid(), signal.SIGKILL))
-                tokens.token_files(config, cache / "torn")
-            assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    def stop(count, wanted):
+        if count > wanted // 2:
+            raise DataError("stopped")
 
-            told = []
-            tokens._write = written_until(None, None)
-            built = tokens.token_files(config, cache / "torn", lambda *count: told.append(count))
-            assert built.fingerprint == whole.fingerprint
-            assert np.array_equal(built.training, whole.training)
-            assert np.array_equal(built.validation, whole.validation)
-            first, *_, (count, wanted) = told
-            assert 5000 < first[0] < count == wanted == 20_000, told
-            documents = [text for group in written for text in group]
-            assert len(documents) == len(set(documents))  # nothing was read twice
-            assert not [path for path in (cache / "torn").iterdir() if path.suffix == ".partial"]
-            """,
-            f"hub:{folder}",
-            cache,
-        )
-    )
-    assert output.splitlines() == ["the network is down 4", "the network is down 9", "the network is down 9"]
+    with pytest.raises(DataError, match=r"stopped\. What was read before is kept in"):
+        token_files(config, cache, stop)
+    if change == "version":
+        monkeypatch.setattr(tokens, "version", lambda name: f"another {name}")
+    if change == "damage":
+        (progress,) = cache.glob("*.partial/progress.json")
+        progress.write_text("{")
+    told = []
+    built = token_files(config, cache, lambda count, _: told.append(count))
+    assert (told[0] < 4500) == (change != "nothing")
+    assert built.fingerprint == token_files(config, cache / "whole").fingerprint
+
+
+def test_a_dataset_that_changes_while_it_is_read_is_not_mixed(folder, cache, monkeypatch):
+    documents = [words(50, line) for line in range(100)]
+    write_documents(folder, documents)
+    monkeypatch.setattr(tokens, "CHARACTERS_AT_ONCE", 2000)
+    monkeypatch.setattr(tokens, "SAVE_EVERY", 0.0)
+    config = Text(kind="text", source=f"hub:{folder}", tokens=9000)
+    with pytest.raises(DataError, match="was changed while it was read"):
+        token_files(config, cache, lambda *_: write_documents(folder, documents[1:]))
+    assert not list(cache.glob("*.partial"))
 
 
 def test_presets_name_what_they_stand_for(cache):
@@ -157,11 +208,13 @@ def test_redpajama_is_read_file_by_file_and_gaps_are_told(tmp_path, monkeypatch,
         root = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setitem(hub.PRESETS, "redpajama-v2", root)
         with pytest.warns(UserWarning, match="is left out") as warned:
-            tokens = tokens_of("redpajama-v2", cache, tokens=100)
+            read = tokens_of("redpajama-v2", cache, tokens=100)
         with pytest.warns(UserWarning, match="is left out"):
             check_places(lambda place: hub.RedPajama(root, place))
+        with pytest.raises(DataError, match="had 9 lines or more before, and has 3 now"):
+            next(iter(hub.RedPajama(root, [0, 9])))
         server.shutdown()
-    assert bytes_of(tokens.training) == b"first 0\0first 1\0first 2\0last ?\0"
+    assert bytes_of(read.training) == b"first 0\0first 1\0first 2\0last ?\0"
     assert [str(each.message).split("/")[-2:] for each in warned] == [
         ["0000", "en_middle.json.gz is left out: the server does not have it"],
         ["0001", "en_head.json.gz is left out: Compressed file ended before the end-of-stream marker was reached"],

@@ -14,7 +14,7 @@ from ademamix import AdEMAMix
 from ademamix.lab import data, models
 from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Switch, Text, UpdateNorms, ViT, read
 from ademamix.lab.learning_rate import learning_rate
-from ademamix.lab.record import RunFolder
+from ademamix.lab.record import RunError, RunFolder
 from ademamix.lab.train import Options, Training, train
 from lab_runs import DOCS, TINY, changed, outcome
 
@@ -138,6 +138,12 @@ def test_a_run_that_diverges_ends_and_says_so(tmp_path: Path) -> None:
     assert result.steps < run.steps
     assert train(run, Options(tmp_path)).diverged, "it is kept"
     assert math.isnan(result.validation_loss)
+
+
+def test_too_little_memory_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "build_model", lambda *_: torch.empty(1 << 60))
+    with pytest.raises(RunError, match=r"not enough memory \(.*allocate.*\): give a smaller model or batch"):
+        train(TINY, Options(tmp_path))
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:

@@ -40,17 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except Complaint as complaint:
+        _flush_or_drop()
         return _fail(str(complaint))
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             print("\nademamix: stopped. Runs go on from their last checkpoints with the same command.", file=sys.stderr)
         return EXIT_CODE
     except BrokenPipeError:  # who read the output has enough of it
-        _drop_output()
+        _flush_or_drop()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        _drop_output()
-        return _fail(f"cannot read or write {error.filename or 'the output'}: {error.strerror or error}")
+        what = error.filename or "a file" if _flush_or_drop() else "the output"
+        return _fail(f"cannot read or write {what}: {error.strerror or error}")
     except ModuleNotFoundError as error:
         for extra, modules in MODULES_OF_EXTRAS.items():
             if error.name is not None and error.name.split(".")[0] in modules:
@@ -60,9 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
 
 
-def _drop_output() -> None:
-    """Keep Python from complaining when it flushes what is left of the output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush_or_drop() -> bool:
+    """Write what is left of the output, and say whether that was possible; else Python would complain at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _fail(message: str) -> int:

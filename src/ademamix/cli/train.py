@@ -83,15 +83,19 @@ def _run(options: argparse.Namespace) -> int:
         before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
 
-            def report(progress: Progress) -> None:
-                status.progress, status.waits = progress, False
+            def show(
+                *, progress: Progress | None = None, waits: bool = False, read: tuple[int, int | None] | None = None
+            ) -> None:
+                status.progress, status.waits, status.read = progress, waits, read
                 display({name: status})
 
-            def on_wait() -> None:
-                status.waits = True
-                display({name: status})
-
-            status.result = train.train(config, how, report=report, on_wait=on_wait)
+            status.result = train.train(
+                config,
+                how,
+                report=lambda progress: show(progress=progress),
+                on_wait=lambda: show(waits=True),
+                on_read=lambda count, wanted: show(read=(count, wanted)),
+            )
             display({name: status})
     result = status.result
     end = "diverged" if result.diverged else f"validation loss {result.validation_loss:.4f}"

@@ -200,7 +200,7 @@ def train(
     if (result := folder.result()) is not None:
         environment.check_kept([folder], options.data)
         return result
-    with folder.locked(on_wait=on_wait), _memory_explained():
+    with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
         dataset = data.load(
@@ -212,18 +212,25 @@ def train(
             on_read=on_read,
         )
         environment.check_data(folder, dataset.fingerprint)
-        training = Training(config, dataset, options.device)
-        if (saved := folder.load_checkpoint(options.device)) is not None:
-            training.load_state_dict(saved[1])
-        environment.describe(folder, dataset.fingerprint, step=training.step, device=options.device)
-        folder.keep_metrics_until(training.step)
-        with (
-            folder.open_metrics() as append,
-            sinks.opened(folder, training.step, options.wandb) as sink,
-            asked_to_stop() as stop,
-        ):
-            result = _loop(training, folder, options, [append, sink], report, stop)
-            folder.finish(result, lambda path: models.save(training.model, path))
+        with _memory_explained():
+            return _carry_out(config, dataset, folder, options, report)
+
+
+def _carry_out(
+    config: Run, dataset: Dataset, folder: RunFolder, options: Options, report: Callable[[Progress], None]
+) -> Result:
+    training = Training(config, dataset, options.device)
+    if (saved := folder.load_checkpoint(options.device)) is not None:
+        training.load_state_dict(saved[1])
+    environment.describe(folder, dataset.fingerprint, step=training.step, device=options.device)
+    folder.keep_metrics_until(training.step)
+    with (
+        folder.open_metrics() as append,
+        sinks.opened(folder, training.step, options.wandb) as sink,
+        asked_to_stop() as stop,
+    ):
+        result = _loop(training, folder, options, [append, sink], report, stop)
+        folder.finish(result, lambda path: models.save(training.model, path))
     return result
 
 

@@ -97,7 +97,12 @@ class RedPajama:
     def __iter__(self) -> Iterator[str]:
         while self._file < len(QUALITIES) * SHARDS:
             shard, quality = divmod(self._file, len(QUALITIES))
-            lines = self._lines(f"{self._root}/{SNAPSHOT}/{shard:04d}/en_{QUALITIES[quality]}.json.gz")
+            url = f"{self._root}/{SNAPSHOT}/{shard:04d}/en_{QUALITIES[quality]}.json.gz"
+            lines = self._lines(url)
+            if len(lines) < self._line:
+                raise DataError(
+                    f"{url} had {self._line} lines or more before, and has {len(lines)} now: try again later"
+                )
             for line in lines[self._line :]:
                 self._line += 1
                 yield json.loads(line)["raw_content"]
@@ -116,27 +121,32 @@ class RedPajama:
 
 
 class HubRows:
-    """A column of a dataset of the hub; a place is what `datasets` calls its state."""
+    """A column of a dataset of the hub; a place is what `datasets` calls its state, and the revision that it is of."""
 
     def __init__(self, dataset: HubName, place: Mapping[str, Any] | None = None) -> None:
         self._dataset, self._place = dataset, place
+        self._revision: str | None = None if place is None else place["revision"]
 
     def __iter__(self) -> Iterator[Any]:
         name, config, split, field = self._dataset
         try:
             import datasets  # type: ignore[import-untyped]
+            import huggingface_hub
 
-            self._rows = datasets.load_dataset(name, config, split=split, streaming=True).select_columns([field])
+            if self._place is None and not Path(name).expanduser().is_dir():
+                self._revision = huggingface_hub.HfApi().dataset_info(name).sha
+            rows = datasets.load_dataset(name, config, split=split, revision=self._revision, streaming=True)
+            self._rows = rows.select_columns([field])
             if self._place is not None:
-                self._rows.load_state_dict(self._place)
+                self._rows.load_state_dict(self._place["state"])
             for row in self._rows:
                 yield row[field]
         except Exception as error:  # whatever the library raises: its errors have no class in common
             raise cannot_be_had(f"the {field!r} of the split {split!r} of the dataset {name!r}", error) from error
 
     def place(self) -> Any:
-        """Return the state of the dataset."""
-        return self._rows.state_dict()
+        """Return the revision and the state of the dataset."""
+        return {"revision": self._revision, "state": self._rows.state_dict()}
 
 
 def cannot_be_had(what: str, error: Exception) -> DataError:

@@ -9,7 +9,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,16 +65,30 @@ def _built(config: Text, cache: Path, on_read: OnRead) -> Path:
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            partial = folder.with_suffix(".partial")
             if not folder.exists():
-                try:
+                partial = folder.with_suffix(".partial")
+                with _kept_if_it_goes_on(partial):
                     _build(partial, source, config, cache, on_read)
                     partial.rename(folder)
                     to_disk(cache)
-                finally:
-                    if not (partial / PROGRESS).exists():
-                        shutil.rmtree(partial, ignore_errors=True)
+                (folder / PROGRESS).unlink(missing_ok=True)
     return folder
+
+
+@contextmanager
+def _kept_if_it_goes_on(partial: Path) -> Iterator[None]:
+    """Remove what was built in part, unless the next attempt can go on from it."""
+    try:
+        yield
+    except DataError as error:
+        if (partial / PROGRESS).exists():
+            raise DataError(
+                f"{error}. What was read before is kept in {partial}: the same command goes on from there"
+            ) from error
+        raise
+    finally:
+        if not (partial / PROGRESS).exists():
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _build(folder: Path, source: Source, config: Text, cache: Path, on_read: OnRead) -> None:
@@ -81,25 +96,30 @@ def _build(folder: Path, source: Source, config: Text, cache: Path, on_read: OnR
     if start is None:
         shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed: the lock is ours
         folder.mkdir()
-        start = _Progress(training=0, validation=0, place=None)
+        start = _Progress(training=0, validation=0, place=None, made_with={})
     tokenizer = make_tokenizer(config.tokenizer, source, folder)
     dtype: np.dtype[Any] = np.dtype(np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32)
     training = _TokenWriter(folder / "train.bin", dtype, start.training, config.tokens)
     validation = _TokenWriter(folder / "validation.bin", dtype, start.validation, None)
-    saved_at = -math.inf
+
+    def check_unchanged() -> None:
+        if open_source(config.source, cache).key != source.key:
+            (folder / PROGRESS).unlink(missing_ok=True)
+            raise DataError(f"{config.source!r} was changed while it was read: try again when it does not change")
+
     with closing(training), closing(validation):
+        saved_at = -math.inf
         for pieces in _groups(source.pieces(start.place)):
-            if training.full and source.streamed:
-                break
             wanted = [piece for piece in pieces if piece.validation or not training.full]
             _write(wanted, tokenizer, training, validation)
             on_read(training.count, config.tokens)
             if (place := pieces[-1].place) is not None and time.monotonic() - saved_at >= SAVE_EVERY:
+                check_unchanged()
                 _save(folder, training, validation, place())
                 saved_at = time.monotonic()
-    if open_source(config.source, cache).key != source.key:
-        (folder / PROGRESS).unlink(missing_ok=True)
-        raise DataError(f"{config.source!r} was changed while it was read: try again when it does not change")
+            if training.full and source.streamed:
+                break
+    check_unchanged()
     contents = [
         tokenizer.vocabulary,
         file_hash(training.path),
@@ -127,18 +147,28 @@ class _Progress(NamedTuple):
     training: int
     validation: int
     place: Any
+    made_with: dict[str, str]
+    """Versions of what made the tokens and of what has to understand the place."""
 
 
 def _progress(folder: Path) -> _Progress | None:
-    path = folder / PROGRESS
-    return _Progress(**json.loads(path.read_text())) if path.exists() else None
+    """Return how far a build was that can go on; None if there is none."""
+    try:
+        progress = _Progress(**json.loads((folder / PROGRESS).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):  # or it is damaged
+        return None
+    return progress if progress.made_with == _versions() else None
 
 
 def _save(folder: Path, training: _TokenWriter, validation: _TokenWriter, place: Any) -> None:
     for writer in (training, validation):
         writer.to_disk()
-    progress = _Progress(training.count, validation.count, place)
+    progress = _Progress(training.count, validation.count, place, _versions())
     write_atomically(folder / PROGRESS, json.dumps(progress._asdict()))
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("datasets", "sentencepiece", "tokenizers", "transformers")}
 
 
 def _open(folder: Path) -> TokenFiles:
@@ -167,7 +197,10 @@ class _TokenWriter:
         self.path, self.count = path, count
         self._dtype, self._limit = dtype, limit
         self._handle = path.open("r+b" if count else "wb")
-        self._handle.seek(self._handle.truncate(count * dtype.itemsize))
+        kept = count * dtype.itemsize
+        if self._handle.seek(0, os.SEEK_END) < kept:  # longer is usual: the process was killed after it was saved
+            raise DataError(f"{path} is damaged, for it should have {kept:,} bytes: delete {path.parent}")
+        self._handle.seek(self._handle.truncate(kept))
 
     @property
     def full(self) -> bool:
