@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
 
-Without options: a small transformer on the sources of Python's standard library, about five minutes on two cores. Each
+Without options: a small transformer on the sources of Python's standard library, about six minutes on two cores. Each
 optimizer has the learning rate that was best for it in a sweep at this length.
 
 Results are kept: the same call again shows them at once. A call that was stopped goes on where it was.

@@ -12,23 +12,24 @@ from matplotlib.figure import Figure
 
 from ademamix.hyperparameters import BETAS
 from ademamix.lab import figures
-from ademamix.lab.config import GPT, ConfigError, Cosine, Optimizer, Run, Text
+from ademamix.lab.config import ConfigError, Cosine, Optimizer, Run, Text
+from ademamix.lab.models import PRESETS
 from ademamix.lab.record import Result, RunFolder
 from ademamix.schedules import PAPER_BETA3, beta3_for_horizon
 
 DEFAULT = Run(
-    model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64),
+    model=PRESETS["gpt-tiny"],
     data=Text(kind="text"),
     optimizer=Optimizer(name="adamw", lr=8e-3, settings={"weight_decay": 0.1}),
     schedule=Cosine(kind="cosine", warmup=200),
-    steps=20_000,
+    steps=10_000,
     batch=8,
-    validate_every=400,
+    validate_every=200,
     validation_batches=64,
 )
 OPTIMIZERS = {
     "adamw": DEFAULT.optimizer,
-    "ademamix": Optimizer(name="ademamix", lr=1e-3, settings={"weight_decay": 0.1, "alpha": 8.0}),
+    "ademamix": Optimizer(name="ademamix", lr=4e-3, settings={"weight_decay": 0.1, "alpha": 8.0}),
 }
 """What is compared unless the user says otherwise."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # transformers takes seconds to import, and who only asks for
     from transformers import PreTrainedModel
 
 PRESETS: dict[str, GPT | Mamba | ViT] = {
-    "gpt-tiny": GPT(kind="gpt", width=64, layers=2, heads=2, context=64),
+    "gpt-tiny": GPT(kind="gpt", width=64, layers=3, heads=2, context=128),
     "gpt-mini": GPT(kind="gpt", width=128, layers=4, heads=4, context=128),
     "gpt-110m": GPT(kind="gpt", width=768, layers=12, heads=12, context=1024),
     "gpt-330m": GPT(kind="gpt", width=1024, layers=24, heads=16, context=1024),
@@ -39,7 +39,7 @@ def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
 
     >>> model = build_model(PRESETS["gpt-tiny"], outputs=256)
     >>> model.num_parameters()
-    120576
+    174656
     """
     match config:
         case GPT():

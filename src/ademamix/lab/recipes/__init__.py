@@ -58,7 +58,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "lm-comparison": Recipe(
         "ademamix.lab.recipes.lm_comparison",
-        "AdEMAMix for T steps against AdamW for T and 2T, on language models (llm_results; laptop: an hour)",
+        "AdEMAMix for T steps against AdamW for T and 2T, on language models (llm_results; laptop: an hour and a half)",
         trains=True,
     ),
 }
