@@ -166,6 +166,20 @@ def test_what_cannot_be_read_on_is_read_anew(change, folder, cache, monkeypatch)
     assert built.fingerprint == token_files(config, cache / "whole").fingerprint
 
 
+def test_a_stream_that_was_read_to_its_bound_is_not_read_further(folder, cache, monkeypatch):
+    write_documents(folder, [words(50, line) for line in range(100)])
+    monkeypatch.setattr(hub, "VALIDATION_SHARE", 2)
+    monkeypatch.setattr(tokens, "CHARACTERS_AT_ONCE", 2000)
+    monkeypatch.setattr(tokens, "SAVE_EVERY", 0.0)
+    config = Text(kind="text", source=f"hub:{folder}", tokens=9000)
+    whole = token_files(config, cache / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "file_hash", lambda path: 1 / 0)  # as if killed after the last token
+        with pytest.raises(ZeroDivisionError):
+            token_files(config, cache / "torn")
+    assert token_files(config, cache / "torn").fingerprint == whole.fingerprint
+
+
 def test_a_dataset_that_changes_while_it_is_read_is_not_mixed(folder, cache, monkeypatch):
     documents = [words(50, line) for line in range(100)]
     write_documents(folder, documents)

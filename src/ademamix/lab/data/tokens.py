@@ -113,12 +113,12 @@ def _build(folder: Path, source: Source, config: Text, cache: Path, on_read: OnR
             wanted = [piece for piece in pieces if piece.validation or not training.full]
             _write(wanted, tokenizer, training, validation)
             on_read(training.count, config.tokens)
+            if training.full and source.streamed:
+                break  # unsaved: who went on from here would read a group too many
             if (place := pieces[-1].place) is not None and time.monotonic() - saved_at >= SAVE_EVERY:
                 check_unchanged()
                 _save(folder, training, validation, place())
                 saved_at = time.monotonic()
-            if training.full and source.streamed:
-                break
     check_unchanged()
     contents = [
         tokenizer.vocabulary,
