@@ -1,105 +1,180 @@
-// The Python face of the core: lists of addresses in, nothing out. `pytorch/step_fused.py` is its only caller.
+// The Python face of the core: lists of tensors in, nothing out. `pytorch/step_fused.py` is its only caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
-#include <stdexcept>
 
 #include "parallel.h"
 #include "step.h"
+#include "tensor_reader.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
-using Addresses = std::vector<uintptr_t>;
+using ademamix::Dtype;
+using ademamix::ElementType;
+using ademamix::Memory;
+using ademamix::Storage;
+using ademamix::TensorReader;
 using Row = std::array<double, 8>;
 
+constexpr double kLastStep = 1LL << 53;  // the last one that a double counts to
+
 ademamix::Coefficients coefficients_from(const Row& row) {
+  if (!(row[7] >= 0 && row[7] <= kLastStep)) throw nb::value_error("a clock of the optimizer shows no number of steps");
   return {row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]};
 }
 
-ademamix::Dtype dtype_from(int code) {
-  if (code < 0 || code > 3) throw std::invalid_argument("unknown dtype code");
-  return static_cast<ademamix::Dtype>(code);
+// The lists of a group's tensors. Those of m1, of scales and of counts may be empty.
+struct Columns {
+  nb::list parameters, gradients, fasts, slows, squares, fast_scales, slow_scales, square_scales, skipped;
+};
+
+nb::handle item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
+
+Dtype dtype_of(const Memory& memory, const char* role, size_t i) {
+  if (memory.type > ElementType::f16) TensorReader::fail(role, i, "is not of floating point");
+  return static_cast<Dtype>(memory.type);
 }
 
-ademamix::Storage storage_from(int code) {
-  if (code < 0 || code > 2) throw std::invalid_argument("unknown storage code");
-  return static_cast<ademamix::Storage>(code);
+Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
+  const ElementType plain = parameter == Dtype::f64 ? ElementType::f64 : ElementType::f32;
+  if (slow.type == plain) return Storage::plain;
+  if (parameter != Dtype::f64 && slow.type == ElementType::bf16) return Storage::bf16;
+  if (parameter != Dtype::f64 && slow.type == ElementType::i16) return Storage::compact;
+  TensorReader::fail("slow average", i, "has elements of a type that no storage has");
 }
 
-// Python mistakes in the state of a coded tensor would be writes outside of it.
-void check_coded(const ademamix::Tensor& t) {
-  if (t.storage == ademamix::Storage::plain) return;
-  if (t.parameter_dtype == ademamix::Dtype::f64) throw std::invalid_argument("fp64 parameters have plain storage");
-  if (t.size > 0 && (t.row_size <= 0 || t.size % t.row_size != 0)) throw std::invalid_argument("rows do not fit");
-  const bool scaled = t.slow_scale != nullptr && t.square_scale != nullptr && (!t.fast || t.fast_scale != nullptr);
-  if (t.storage == ademamix::Storage::compact && t.size > 0 && !scaled) throw std::invalid_argument("no scales");
+// The types of m1 and nu, where m2 has that of `slow`.
+ElementType fast_type(Storage storage, ElementType slow) { return storage == Storage::compact ? ElementType::i8 : slow; }
+ElementType square_type(Storage storage, ElementType slow) {
+  return storage == Storage::compact ? ElementType::u8 : slow;
 }
 
-template <class T>
-T* pointer(const Addresses& addresses, size_t i) {
-  return addresses.empty() ? nullptr : reinterpret_cast<T*>(addresses[i]);
+// The number of blocks in a tensor whose storage is coded.
+int64_t blocks_in(int64_t size, int64_t row_size, size_t i) {
+  if (size == 0) return 0;
+  if (row_size <= 0 || size % row_size != 0) TensorReader::fail("parameter", i, "is not made of rows of this size");
+  return size / row_size * ((row_size + ademamix::kBlockSize - 1) / ademamix::kBlockSize);
 }
 
-void step(const Addresses& parameters, const Addresses& gradients, const Addresses& fasts, const Addresses& slows,
-          const Addresses& squares, const Addresses& fast_scales, const Addresses& slow_scales,
-          const Addresses& square_scales, const Addresses& skipped, const std::vector<int64_t>& sizes,
-          const std::vector<int64_t>& row_sizes, const std::vector<int64_t>& indices,
-          const std::vector<int>& parameter_dtypes, const std::vector<int>& gradient_dtypes,
-          const std::vector<int>& storages, const std::vector<Row>& coefficients, const std::vector<int>& rows,
-          double gradient_factor, bool stochastic_rounding, uint64_t rounding_seed, int threads) {
-  const size_t count = parameters.size();
-  const auto check = [count](size_t size, bool may_be_empty) {
-    if (size != count && !(may_be_empty && size == 0)) throw std::invalid_argument("lists of different lengths");
+ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_t i, int64_t row_size) {
+  ademamix::Tensor tensor{};
+  const Memory parameter = reader.read(item(columns.parameters, i), "parameter", i);
+  const Memory gradient = reader.read(item(columns.gradients, i), "gradient", i);
+  const Memory slow = reader.read(item(columns.slows, i), "slow average", i);
+  const int64_t size = parameter.size;
+  tensor.parameter = parameter.address;
+  tensor.gradient = gradient.address;
+  tensor.slow = slow.address;
+  tensor.size = size;
+  tensor.row_size = row_size;
+  tensor.parameter_dtype = dtype_of(parameter, "parameter", i);
+  tensor.gradient_dtype = dtype_of(gradient, "gradient", i);
+  tensor.storage = storage_of(slow, tensor.parameter_dtype, i);
+  TensorReader::expect_size(gradient, size, "gradient", i);
+  TensorReader::expect_size(slow, size, "slow average", i);
+
+  const auto optional = [&](const nb::list& list, const char* role, int64_t count, ElementType type) {
+    return list.size() == 0 ? nullptr : reader.read(item(list, i), role, i, count, type);
   };
-  for (size_t size : {gradients.size(), slows.size(), squares.size(), sizes.size(), row_sizes.size(), indices.size(),
-                      parameter_dtypes.size(), gradient_dtypes.size(), storages.size(), rows.size()}) {
-    check(size, false);
+  tensor.fast = optional(columns.fasts, "fast average", size, fast_type(tensor.storage, slow.type));
+  tensor.square = reader.read(item(columns.squares, i), "second moment", i, size, square_type(tensor.storage, slow.type));
+  tensor.skipped = static_cast<int64_t*>(optional(columns.skipped, "count of skipped elements", 1, ElementType::i64));
+  if (tensor.storage == Storage::plain) return tensor;
+
+  const int64_t blocks = blocks_in(size, row_size, i);
+  const auto scales = [&](const nb::list& list, const char* role) {
+    return static_cast<uint8_t*>(optional(list, role, blocks, ElementType::u8));
+  };
+  if (tensor.storage == Storage::compact) {
+    tensor.fast_scale = scales(columns.fast_scales, "scale of the fast average");
+    tensor.slow_scale = scales(columns.slow_scales, "scale of the slow average");
+    tensor.square_scale = scales(columns.square_scales, "scale of the second moment");
+    const bool scaled = columns.slow_scales.size() && columns.square_scales.size() &&
+                        (columns.fasts.size() == 0 || columns.fast_scales.size());
+    if (!scaled) TensorReader::fail("moments", i, "lack their scales");
   }
-  for (size_t size : {fasts.size(), fast_scales.size(), slow_scales.size(), square_scales.size(), skipped.size()}) {
+  return tensor;
+}
+
+void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
+  const size_t count = columns.parameters.size();
+  const auto check = [count](size_t size, bool may_be_empty) {
+    if (size != count && !(may_be_empty && size == 0)) throw nb::value_error("lists of different lengths");
+  };
+  for (size_t size : {columns.gradients.size(), columns.slows.size(), columns.squares.size()}) check(size, false);
+  for (size_t size : others) check(size, false);
+  for (size_t size : {columns.fasts.size(), columns.fast_scales.size(), columns.slow_scales.size(),
+                      columns.square_scales.size(), columns.skipped.size()}) {
     check(size, true);
   }
+}
 
+// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous.
+bool step(const nb::list& parameters, const nb::list& gradients, const nb::list& fasts, const nb::list& slows,
+          const nb::list& squares, const nb::list& fast_scales, const nb::list& slow_scales,
+          const nb::list& square_scales, const nb::list& skipped, const std::vector<int64_t>& row_sizes,
+          const std::vector<int64_t>& indices, const std::vector<Row>& coefficients, const std::vector<int>& rows,
+          TensorReader reader, double gradient_factor, bool stochastic_rounding, uint64_t rounding_seed, int threads) {
+  const Columns columns{parameters,  gradients,   fasts,         slows,  squares,
+                        fast_scales, slow_scales, square_scales, skipped};
+  check_lengths(columns, {row_sizes.size(), indices.size(), rows.size()});
   std::vector<ademamix::Tensor> tensors;
-  tensors.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    tensors.push_back({pointer<void>(parameters, i), pointer<void>(gradients, i), pointer<void>(fasts, i),
-                       pointer<void>(slows, i), pointer<void>(squares, i), pointer<uint8_t>(fast_scales, i),
-                       pointer<uint8_t>(slow_scales, i), pointer<uint8_t>(square_scales, i),
-                       pointer<int64_t>(skipped, i), sizes[i], row_sizes[i], indices[i],
-                       dtype_from(parameter_dtypes[i]), dtype_from(gradient_dtypes[i]), storage_from(storages[i]),
-                       coefficients_from(coefficients.at(static_cast<size_t>(rows[i])))});
-    check_coded(tensors.back());
+  tensors.reserve(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    tensors.push_back(read_tensor(reader, columns, i, row_sizes[i]));
+    tensors.back().index = indices[i];
+    tensors.back().coefficients = coefficients_from(coefficients.at(static_cast<size_t>(rows[i])));
   }
+  if (!reader.contiguous()) return false;
   nb::gil_scoped_release released;
   ademamix::step(tensors, {gradient_factor, stochastic_rounding, rounding_seed, threads});
+  return true;
 }
 
-// Adds one to each float32 clock and returns what it shows now.
-std::vector<double> advance(const Addresses& clocks) {
-  std::vector<double> values;
-  values.reserve(clocks.size());
-  for (uintptr_t address : clocks) {
-    float& clock = *reinterpret_cast<float*>(address);
-    clock += 1.0f;
-    values.push_back(clock);
+// The float32 clocks of parameters.
+class Clocks {
+ public:
+  Clocks(const nb::list& clocks, TensorReader reader) {
+      clocks_.reserve(clocks.size());
+    for (size_t i = 0; i < clocks.size(); ++i) {
+      clocks_.push_back(static_cast<float*>(reader.read(item(clocks, i), "clock", i, 1, ElementType::f32)));
+    }
   }
-  return values;
-}
+
+  // What they will show after the coming step.
+  std::vector<double> next() const {
+    std::vector<double> values;
+    values.reserve(clocks_.size());
+    for (const float* clock : clocks_) values.push_back(*clock + 1.0f);
+    return values;
+  }
+
+  void advance() const {
+    for (float* clock : clocks_) *clock += 1.0f;
+  }
+
+ private:
+  std::vector<float*> clocks_;
+};
 
 }  // namespace
 
 NB_MODULE(_core, m) {
   m.doc() = "Fused CPU kernels of ademamix";
   m.def("step", &step, "parameters"_a, "gradients"_a, "fasts"_a, "slows"_a, "squares"_a, "fast_scales"_a,
-        "slow_scales"_a, "square_scales"_a, "skipped"_a, "sizes"_a, "row_sizes"_a, "indices"_a, "parameter_dtypes"_a,
-        "gradient_dtypes"_a, "storages"_a, "coefficients"_a, "rows"_a, "gradient_factor"_a, "stochastic_rounding"_a,
-        "rounding_seed"_a, "threads"_a);
-  m.def("advance", &advance, "clocks"_a);
+        "slow_scales"_a, "square_scales"_a, "skipped"_a, "row_sizes"_a, "indices"_a, "coefficients"_a, "rows"_a,
+        "reader"_a, "gradient_factor"_a, "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  nb::class_<TensorReader>(m, "TensorReader")
+      .def(nb::init<nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "exchange"_a.none(), "element_types"_a);
+  nb::class_<Clocks>(m, "Clocks")
+      .def(nb::init<const nb::list&, TensorReader>(), "clocks"_a, "reader"_a)
+      .def("next", &Clocks::next)
+      .def("advance", &Clocks::advance);
   m.def("instruction_set", &ademamix::instruction_set);
   m.def("instruction_sets", &ademamix::instruction_sets);
   m.def("use_instruction_set", &ademamix::use_instruction_set, "name"_a);

@@ -222,7 +222,8 @@ def test_a_damaged_checkpoint_is_refused():
     saved = optimizer.state_dict()
     del saved["state"][0]["exp_avg_slow_scale"]
     with pytest.raises(
-        ValueError, match=r"exp_avg_slow is coded as torch.int16, which needs exp_avg_slow_scale of shape"
+        ValueError,
+        match=r"exp_avg_slow is coded as torch.int16, which needs exp_avg_slow_scale in torch.uint8 of shape",
     ):
         AdEMAMix(fresh(), total_steps=40).load_state_dict(saved)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ademamix.pytorch.core import core
+from ademamix.pytorch.core import core, reader
 from ademamix.schedules import log_beta3, progress
 
 
@@ -56,19 +56,23 @@ class Settings(NamedTuple):
 PerTensor: TypeAlias = "list[Coefficients] | Coefficients"
 
 
-def advance(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *, as_tensors: bool) -> PerTensor:
-    """Advance the clocks of each parameter by one and return the coefficients of the step they have come to."""
+def next_step(
+    steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *, as_tensors: bool
+) -> tuple[PerTensor, Callable[[], None]]:
+    """Return the coefficients of the coming step, and a function that advances the clocks to it.
+
+    The clocks are advanced when the step has been taken: one that fails leaves them as they were.
+    """
     clocks = [*steps, *slow_steps]
     if as_tensors:
-        torch._foreach_add_(clocks, 1)
-        return _vectors(steps, slow_steps, settings)
-    if core is not None and all(clock.is_cpu and clock.dtype == torch.float32 for clock in clocks):
+        return _vectors(steps, slow_steps, settings), lambda: torch._foreach_add_(clocks, 1)
+    if core is not None and all(type(clock) is Tensor and clock.dtype == torch.float32 for clock in clocks):
         # With 200 small tensors, torch would take a fifth of the whole step for this.
-        values = core.advance([clock.data_ptr() for clock in clocks])
+        found = core.Clocks(clocks, reader)
+        values, advance = found.next(), found.advance
     else:
-        torch._foreach_add_(clocks, 1)
-        values = [clock.item() for clock in clocks]
-    return _floats(values[: len(steps)], values[len(steps) :], settings)
+        values, advance = [clock.item() + 1 for clock in clocks], lambda: torch._foreach_add_(clocks, 1)
+    return _floats(values[: len(steps)], values[len(steps) :], settings), advance
 
 
 def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[Coefficients]:
@@ -94,8 +98,8 @@ def _floats(steps: list[float], slow_steps: list[float], settings: Settings) -> 
 
 
 def _vectors(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings) -> Coefficients:
-    step = torch.stack(steps).to(torch.float64)
-    slow_step = torch.stack(slow_steps).to(torch.float64)
+    step = torch.stack(steps).to(torch.float64) + 1
+    slow_step = torch.stack(slow_steps).to(torch.float64) + 1
     fields = _coefficients(step, slow_step, settings, torch.sqrt, torch.expm1)
     zeros = torch.zeros_like(step)
     return Coefficients(*(zeros + field for field in fields))

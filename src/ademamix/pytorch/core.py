@@ -1,13 +1,36 @@
-"""The C++ core, or the reason why it is not there."""
+"""The C++ core, or the reason why it is not there, and how it reads tensors."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
+
+import torch
+
+# The numbers under which the core knows the dtypes of tensors: `ElementType` in csrc/tensor_reader.h.
+ELEMENT_TYPES = {
+    torch.float32: 0,
+    torch.float64: 1,
+    torch.bfloat16: 2,
+    torch.float16: 3,
+    torch.int16: 4,
+    torch.int8: 5,
+    torch.uint8: 6,
+    torch.int64: 7,
+}
+
+
+def tensor_reader(core: ModuleType, exchange: Any) -> Any:
+    """Return what the core reads tensors with; `exchange` are DLPack's functions for them, None before torch 2.10."""
+    return core.TensorReader(torch.Tensor, exchange, ELEMENT_TYPES)
+
 
 core: ModuleType | None
+reader: Any = None
 try:
     core = importlib.import_module("ademamix._core")
+    reader = tensor_reader(core, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     missing_core = ""
 except ImportError as error:
     core = None

@@ -235,21 +235,20 @@ class AdEMAMix(Optimizer):
         self._opt_called = True  # again: torch.compile forgets what `step` notes
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
-        slow_dtype = storage.REDUCED_DTYPES[group["state_storage"]]["exp_avg_slow"] if reduced else None
+        moments = storage.MOMENTS if has_fast else storage.MOMENTS[1:]
+        dtypes = storage.REDUCED_DTYPES[group["state_storage"]] if reduced else None
         has_scales = reduced and group["state_storage"] == "compact"
         for index, param in enumerate(group["params"], start=first_index):
-            grad = param.grad
+            grad = storage.gradient_of(param)
             if grad is None or (mixed and storage.reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not storage.is_ready(
-                state, param, grad, slow_dtype=slow_dtype, has_fast=has_fast, skips=skips
-            ):
+            if state is None or not storage.is_ready(state, param, grad, dtypes=dtypes, moments=moments, skips=skips):
                 storage.check(param, grad, differentiable=group["differentiable"])
                 state = self.state[param]
                 storage.prepare(state, param, group)
             params.append(param)
-            grads.append(grad.resolve_conj().resolve_neg())
+            grads.append(grad)
             if has_fast:
                 exp_avgs.append(state["exp_avg"])
             exp_avg_slows.append(state["exp_avg_slow"])

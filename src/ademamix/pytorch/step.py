@@ -6,7 +6,7 @@ operations) and `fused` (one call into the C++ core, or on CUDA a Triton kernel)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,13 +14,12 @@ from torch import Tensor
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from ademamix.pytorch import step_foreach, step_fused, step_single, storage
-from ademamix.pytorch.coefficients import Coefficients, PerTensor, Settings, advance
+from ademamix.pytorch.coefficients import Coefficients, PerTensor, Settings, next_step
+from ademamix.pytorch.memory_order import PLAIN_TYPES
 from ademamix.pytorch.rounding import Rounding
 
 # Moments that are not fp32 are decoded this many at a time: it bounds the memory that a step takes beyond the state.
 DECODED_ELEMENTS = 1 << 22
-
-PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def ademamix_step(
@@ -75,10 +74,10 @@ def ademamix_step(
         lr = lr.reshape(()).to(torch.float64) if as_tensors or differentiable else lr.item()
     settings = Settings(lr, betas, alpha, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
     if fused is None and foreach is None:
-        fused, foreach = fastest(params, differentiable=differentiable)
+        fused, foreach = fastest(params, grads, differentiable=differentiable)
     body = step_fused.update if fused else step_foreach.update if foreach else step_single.update
 
-    coefficients = advance(state_steps, slow_steps, settings, as_tensors=as_tensors)
+    coefficients, advance_clocks = next_step(state_steps, slow_steps, settings, as_tensors=as_tensors)
     if any(p.is_complex() for p in params):
         params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs = (
             [torch.view_as_real(x) if x.is_complex() else x for x in tensors]
@@ -95,6 +94,7 @@ def ademamix_step(
         parts = iter([(whole, rounding)])
     for part, own_rounding in parts:
         body(*part, rounding=own_rounding, maximize=maximize, grad_scale=grad_scale)
+    advance_clocks()
 
 
 class Arguments(NamedTuple):
@@ -169,11 +169,11 @@ def _ranges(shapes: list[torch.Size]) -> Iterator[tuple[slice, slice]]:
         yield slice(first, len(shapes)), slice(0, None)
 
 
-def fastest(params: list[Tensor], *, differentiable: bool) -> tuple[bool, bool]:
+def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiable: bool) -> tuple[bool, bool]:
     """Choose (fused, foreach) for parameters whose owner stated neither."""
-    plain = not differentiable and all(type(p) in PLAIN_TYPES for p in params)
+    plain = not differentiable and all(type(x) in PLAIN_TYPES for tensors in (params, grads) for x in tensors)
     # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
-    if plain and all(p.is_cpu and step_fused.unsupported(p) is None for p in params):
+    if plain and step_fused.core is not None and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
         return True, False
     # torch has no multi-tensor kernels for a CPU, but there the body works in the cache, which is what makes it fast.
     foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")

@@ -10,19 +10,9 @@ from torch import Tensor
 
 from ademamix.pytorch import step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients, PerTensor
-from ademamix.pytorch.core import core, missing_core
-from ademamix.pytorch.memory_order import copy_back, in_one_order
+from ademamix.pytorch.core import core, missing_core, reader
+from ademamix.pytorch.memory_order import copy_back, has_memory, in_memory, in_one_order
 from ademamix.pytorch.rounding import Rounding
-
-DTYPE_CODES = {
-    torch.float32: 0,
-    torch.float64: 1,
-    torch.bfloat16: 2,
-    torch.float16: 3,
-}  # `Dtype` in csrc/step.h
-PLAIN = 0
-STORAGE_CODES = {torch.bfloat16: 1, torch.int16: 2}  # by the dtype of m2; `Storage` in csrc/step.h
-COMPLEX = (torch.complex64, torch.complex128)
 
 
 # Triton is looked for here, and imported where it is used: not everyone waits for it.
@@ -43,8 +33,10 @@ def unsupported(param: Tensor) -> str | None:
         return f"there is no fused kernel for device {param.device.type!r}; leave `fused` out or use foreach=True"
     elif core is None:
         return missing_core
-    if param.dtype not in DTYPE_CODES and param.dtype not in COMPLEX:
+    if param.dtype not in storage.MOMENT_DTYPES:
         return f"there is no fused kernel for {param.dtype}; leave `fused` out"
+    if not has_memory(param):
+        return f"a {type(param).__name__} keeps its elements where the kernel cannot see them; leave `fused` out"
     return None
 
 
@@ -101,36 +93,34 @@ def _call_core(
     rounding: Rounding,
 ) -> None:
     assert core is not None
-    columns = [params, grads, slows, squares, *([fasts] if fasts else [])]
-    arranged = [in_one_order(*row, row_major=rounding.stochastic_params) for row in zip(*columns, strict=True)]
-    params_, grads_, slows_, squares_, *fasts_ = map(list, zip(*arranged, strict=True))
     rows = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
-    sizes, reduced = [x.numel() for x in params], storage.is_reduced(slows[0])
-    core.step(
-        [x.data_ptr() for x in params_],
-        [x.data_ptr() for x in grads_],
-        [x.data_ptr() for tensors in fasts_ for x in tensors],
-        [x.data_ptr() for x in slows_],
-        [x.data_ptr() for x in squares_],
-        [x.data_ptr() for x in fast_scales],
-        [x.data_ptr() for x in slow_scales],
-        [x.data_ptr() for x in square_scales],
-        [x.data_ptr() for x in skipped],
-        sizes,
-        [x.numel() // x.shape[0] for x in params] if reduced else sizes,
+    rest = (
+        *(fast_scales, slow_scales, square_scales, skipped),
+        [_row_size(x) for x in params] if storage.is_reduced(slows[0]) else [0] * len(params),
         rounding.indices,
-        [DTYPE_CODES[x.dtype] for x in params],
-        [DTYPE_CODES[x.dtype] for x in grads],
-        [STORAGE_CODES[x.dtype] for x in slows] if reduced else [PLAIN] * len(slows),
         list(rows),
         [rows[c] for c in coefficients],
+        reader,
         factor,
         rounding.stochastic_params,
         rounding.seed,
         torch.get_num_threads(),
     )
-    for originals, copies in zip((params, slows, squares, fasts), (params_, slows_, squares_, *fasts_), strict=False):
-        copy_back(originals, copies)
+    if core.step(params, grads, fasts, slows, squares, *rest):
+        return
+    columns = [params, grads, slows, squares, *([fasts] if fasts else [])]
+    arranged = [in_one_order(*row, row_major=rounding.stochastic_params) for row in zip(*columns, strict=True)]
+    copies = [list(column) for column in zip(*arranged, strict=True)]
+    params_, grads_, slows_, squares_, fasts_ = [*([in_memory(x) for x in column] for column in copies), []][:5]
+    core.step(params_, grads_, fasts_, slows_, squares_, *rest)
+    for originals, own in zip(columns, copies, strict=True):
+        if originals is not grads:
+            copy_back(originals, own)
+
+
+def _row_size(param: Tensor) -> int:
+    """Return the number of elements for each index of the first dimension."""
+    return param.numel() // param.shape[0] if param.numel() else 0
 
 
 # The same call as an operator that torch.compile can see. `coefficients` has a row for each tensor.

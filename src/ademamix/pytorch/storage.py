@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import block_codes
+from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
 from ademamix.pytorch.rounding import second_words, to_bf16
 
 MOMENTS = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
@@ -136,6 +137,21 @@ def _random_of_bf16(moment: str, words: Tensor) -> Tensor:
     return bits
 
 
+def gradient_of(param: Tensor) -> Tensor | None:
+    """Return the gradient as numbers in memory: what is to be waited for, negated or filled with zeros yet, is that."""
+    grad = param.grad
+    if grad is None:
+        return None
+    if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
+        waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
+        grad = waited_for
+    if grad._is_zerotensor():
+        grad = grad.clone()
+    if grad.is_neg() or grad.is_complex():
+        grad = grad.resolve_conj().resolve_neg()
+    return grad
+
+
 def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
     """Raise if AdEMAMix cannot train `param` with `grad`, saying what to do."""
     if param.dtype not in MOMENT_DTYPES:
@@ -165,6 +181,11 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
             f"AdEMAMix does not take sparse gradients, got layout {grad.layout}. Use sparse=False in the embedding "
             "that makes them, or optimize that embedding with torch.optim.SparseAdam."
         )
+    if has_memory(param) and not has_memory(grad):
+        raise RuntimeError(
+            f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a plain parameter. Give the parameter the "
+            "same type, or the gradient's local tensor to it."
+        )
     if grad.dtype not in MOMENT_DTYPES or grad.is_complex() != param.is_complex() or grad.shape != param.shape:
         raise RuntimeError(
             f"AdEMAMix cannot use a gradient of dtype {grad.dtype} and shape {tuple(grad.shape)} for a parameter of "
@@ -178,25 +199,39 @@ def is_ready(
     param: Tensor,
     grad: Tensor,
     *,
-    slow_dtype: torch.dtype | None,
-    has_fast: bool,
+    dtypes: Mapping[str, torch.dtype] | None,
+    moments: Sequence[str],
     skips: bool,
 ) -> bool:
     """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm.
 
-    `slow_dtype` is the dtype of m2 if it is reduced.
+    `moments` are those that are to be there, and `dtypes` theirs if they are reduced.
     """
-    slow = state.get("exp_avg_slow")
-    dtype = param.dtype
+    dtype, shape = param.dtype, param.shape
+    if grad.dtype != dtype or grad.shape != shape or not param.is_contiguous() or grad.layout != torch.strided:
+        return False
+    plain = MOMENT_DTYPES.get(dtype)
+    for moment in moments:
+        stored = state.get(moment)
+        if not isinstance(stored, Tensor) or stored.shape != shape:
+            return False
+        if stored.dtype != (plain if dtypes is None else dtypes[moment]):
+            return False
+        if stored.dtype in block_codes.BY_DTYPE and not _fits(state.get(f"{moment}_scale"), stored):
+            return False
     return (
-        slow is not None
-        and grad.dtype == dtype
-        and slow.dtype == (slow_dtype or MOMENT_DTYPES.get(dtype))
-        and slow.shape == param.shape
-        and param.is_contiguous()
-        and grad.layout == torch.strided
-        and (not has_fast or "exp_avg" in state)
-        and (not skips or "skipped" in state)
+        isinstance(state.get("step"), Tensor)
+        and isinstance(state.get("slow_step"), Tensor)
+        and (not skips or isinstance(state.get("skipped"), Tensor))
+    )
+
+
+def _fits(scale: Any, codes: Tensor) -> bool:
+    """Tell whether `scale` can be the scales of `codes`."""
+    return (
+        isinstance(scale, Tensor)
+        and scale.dtype == torch.uint8
+        and tuple(scale.shape) == block_codes.scale_shape(codes.shape)
     )
 
 
@@ -246,6 +281,11 @@ def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[s
 def _adopt_moment(
     moment: str, value: Tensor, scale: Tensor | None, param: Tensor, group: Mapping[str, Any]
 ) -> dict[str, Tensor]:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"the state's {moment} must be a tensor, got {_described(value)}: delete the parameter's entry from "
+            "optimizer.state to begin it anew."
+        )
     if value.shape != param.shape:
         raise ValueError(
             f"the state's {moment} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the "
@@ -253,11 +293,11 @@ def _adopt_moment(
             "a resize, delete its entry from optimizer.state."
         )
     is_coded = value.dtype in block_codes.BY_DTYPE
-    if is_coded and (scale is None or scale.shape != block_codes.scale_shape(value.shape)):
+    if is_coded and not _fits(scale, value):
         raise ValueError(
-            f"the state's {moment} is coded as {value.dtype}, which needs {moment}_scale of shape "
-            f"{block_codes.scale_shape(value.shape)}, got {None if scale is None else tuple(scale.shape)}. The "
-            "checkpoint is damaged or was not written by AdEMAMix."
+            f"the state's {moment} is coded as {value.dtype}, which needs {moment}_scale in torch.uint8 of shape "
+            f"{block_codes.scale_shape(value.shape)}, got {_described(scale)}. The checkpoint is damaged or was not "
+            "written by AdEMAMix."
         )
     dtype = dtype_of(moment, param, group)
     if dtype is None:
@@ -271,6 +311,10 @@ def _adopt_moment(
     values = _read_moment(value, scale).to(MOMENT_DTYPES[param.dtype])
     _write_moment(moment, entries[moment], entries.get(f"{moment}_scale"), values, words=None)
     return entries
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
 
 
 def _layout(param: Tensor, group: Mapping[str, Any]) -> torch.memory_format:

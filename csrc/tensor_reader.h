@@ -1,0 +1,124 @@
+// Tensors of torch, as the core finds them in Python's lists: it is built without torch's headers. All that they say of
+// themselves is checked here, so that nothing is read or written outside of their memory, whatever Python hands over.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "dlpack_exchange.h"
+
+namespace ademamix {
+
+// The types of elements. The first four are those of parameters, `Dtype` in step.h.
+enum class ElementType : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3, i16 = 4, i8 = 5, u8 = 6, i64 = 7, unknown = 8 };
+
+// Where the elements of a tensor are.
+struct Memory {
+  void* address;
+  int64_t size;
+  ElementType type;
+  bool contiguous;  // they follow one another in row-major order
+  bool on_cpu;
+};
+
+class TensorReader {
+ public:
+  // `exchange` is the capsule with DLPack's functions for `tensor_class`, torch.Tensor. It is None where torch has none,
+  // before 2.10: tensors are then asked through their Python methods, which takes ten times as long. `types` maps dtypes
+  // of torch to the numbers of their element types.
+  TensorReader(nanobind::type_object tensor_class, nanobind::object exchange, nanobind::dict types)
+      : tensor_class_(std::move(tensor_class)), api_(api_in(exchange)), types_(std::move(types)) {}
+
+  // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.
+  bool contiguous() const { return contiguous_; }
+
+  // `role` and `position` name the tensor in the message if there is no memory that the kernels can use.
+  Memory read(nanobind::handle tensor, const char* role, size_t position) {
+    if (!PyType_IsSubtype(Py_TYPE(tensor.ptr()), reinterpret_cast<PyTypeObject*>(tensor_class_.ptr()))) {
+      fail(role, position, "is not a tensor");
+    }
+    const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
+    if (!memory.on_cpu) fail(role, position, "is not in the memory of the CPU");
+    if (memory.type == ElementType::unknown) fail(role, position, "has elements of a type that it does not know");
+    if (memory.address == nullptr && memory.size > 0) fail(role, position, "has no memory");
+    contiguous_ = contiguous_ && memory.contiguous;
+    return memory;
+  }
+
+  // The address of a tensor of known size and element type.
+  void* read(nanobind::handle tensor, const char* role, size_t position, int64_t size, ElementType type) {
+    const Memory memory = read(tensor, role, position);
+    expect_size(memory, size, role, position);
+    if (memory.type != type) fail(role, position, "has elements of another type than its storage");
+    return memory.address;
+  }
+
+  static void expect_size(const Memory& memory, int64_t size, const char* role, size_t position) {
+    if (memory.size == size) return;
+    fail(role, position, "has " + std::to_string(memory.size) + " elements, not " + std::to_string(size));
+  }
+
+  [[noreturn]] static void fail(const char* role, size_t position, const std::string& reason) {
+    const std::string message = "the fused kernel cannot use the " + std::string(role) + " of tensor " +
+                                std::to_string(position) + " of its group: it " + reason;
+    throw nanobind::value_error(message.c_str());
+  }
+
+ private:
+  static const DLPackExchangeAPI* api_in(nanobind::handle capsule) {
+    if (capsule.is_none()) return nullptr;
+    const void* found = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+    if (found == nullptr) throw nanobind::python_error();
+    const auto* api = static_cast<const DLPackExchangeAPI*>(found);
+    return api->major_version == 1 && api->dltensor_from_py_object_no_sync != nullptr ? api : nullptr;
+  }
+
+  Memory exchanged(nanobind::handle tensor) const {
+    DLTensor found;
+    if (api_->dltensor_from_py_object_no_sync(tensor.ptr(), &found) != 0) throw nanobind::python_error();
+    Memory memory{static_cast<char*>(found.data) + found.byte_offset, 1, type_of(found.dtype), true,
+                  found.device.device_type == kDLCPU};
+    for (int32_t i = found.ndim - 1; i >= 0; --i) {
+      if (found.shape[i] != 1 && found.strides[i] != memory.size) memory.contiguous = false;
+      memory.size *= found.shape[i];
+    }
+    if (memory.size == 0) memory.contiguous = true;
+    if (found.data == nullptr) memory.address = nullptr;
+    return memory;
+  }
+
+  static ElementType type_of(DLDataType dtype) {
+    if (dtype.lanes != 1) return ElementType::unknown;
+    switch (dtype.code << 8 | dtype.bits) {
+      case kDLFloat << 8 | 32: return ElementType::f32;
+      case kDLFloat << 8 | 64: return ElementType::f64;
+      case kDLFloat << 8 | 16: return ElementType::f16;
+      case kDLBfloat << 8 | 16: return ElementType::bf16;
+      case kDLInt << 8 | 16: return ElementType::i16;
+      case kDLInt << 8 | 8: return ElementType::i8;
+      case kDLInt << 8 | 64: return ElementType::i64;
+      case kDLUInt << 8 | 8: return ElementType::u8;
+      default: return ElementType::unknown;
+    }
+  }
+
+  Memory asked(nanobind::handle tensor) const {
+    const bool on_cpu = nanobind::cast<bool>(tensor.attr("is_cpu"));
+    const nanobind::object dtype = tensor.attr("dtype");
+    const ElementType type = types_.contains(dtype) ? static_cast<ElementType>(nanobind::cast<int>(types_[dtype]))
+                                                    : ElementType::unknown;
+    const auto address = nanobind::cast<uintptr_t>(tensor.attr("data_ptr")());
+    return {reinterpret_cast<void*>(address), nanobind::cast<int64_t>(tensor.attr("numel")()), type,
+            nanobind::cast<bool>(tensor.attr("is_contiguous")()), on_cpu};
+  }
+
+  nanobind::type_object tensor_class_;
+  const DLPackExchangeAPI* api_;
+  nanobind::dict types_;
+  bool contiguous_ = true;
+};
+
+}  // namespace ademamix
