@@ -35,6 +35,9 @@ struct BFloat16Storage {
       slow = nan_of(slow, m2);
       square = nan_of(square, nu);
     }
+
+    // At least as large as each: their sum.
+    uint32_t largest_square() const { return largest(bits_of(square) & 0x7fffffffu); }
   };
 
   template <bool kFast>
@@ -62,6 +65,8 @@ struct BFloat16Storage {
       write_group(codes.square + i, moments_->square + i, random,
                   [](Floats x, Words word) { return (bits_of(x) + (more_random_words(word) >> 16)) >> 16; });
     }
+
+    ADEMAMIX_INLINE void finish(const Codes&, int, const Scales&) const {}
 
    private:
     // Copies values, without the bits of a NaN that rounding could carry into its exponent or sign.

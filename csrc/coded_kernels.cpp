@@ -87,15 +87,14 @@ ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const Blo
   update_block<Storage, kFast, true>(rate, view, key);
 }
 
-// Non-finite gradients are rare, and so are averages that forget at once. Only blocks that have to are updated with an
-// eye to them.
+// Gradients that are not finite, or larger than their limit, are rare, and so are averages that forget at once. Only
+// blocks that have to are updated with an eye to them.
 template <class Storage, bool kFast>
 ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
   const uint32_t key = context.block_words(static_cast<uint64_t>(block.index));
   const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
-  if (skipped == 0 && !context.rate.template forgetful<kFast>()) {
-    update_block<Storage, kFast, false>(context.rate, view, key);
-  } else {
+  const bool plain = skipped == 0 && !context.rate.template forgetful<kFast>();
+  if (!plain || !update_block<Storage, kFast, false>(context.rate, view, key)) {
     update_block_carefully<Storage, kFast>(context.rate, view, key);
   }
   return skipped;

@@ -28,6 +28,7 @@ struct VectorRates {
   VectorAverage fast, square, slow;
   Floats slow_gain, step_size, eps, decay;
   Words skip;  // all ones: elements without a finite gradient stay
+  uint32_t suspect_square;  // the bits of a second moment that no gradient below the limit adds as much to
 
   explicit VectorRates(const Tensor& tensor) : VectorRates(tensor.coefficients, tensor.skipped != nullptr) {}
   VectorRates(const Coefficients& c, bool skips)
@@ -38,7 +39,8 @@ struct VectorRates {
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
         decay(all(static_cast<float>(c.decay))),
-        skip(all(skips ? ~0u : 0u)) {}
+        skip(all(skips ? ~0u : 0u)),
+        suspect_square(bits_of(static_cast<float>(c.square_rate * kGradientLimit * kGradientLimit / 2))) {}
 
   // An average that forgets more than half of itself in a step.
   template <bool kFast>
@@ -60,6 +62,16 @@ struct BlockView {
 // All ones where x is not finite.
 inline Words nonfinite(Floats x) { return 0u - (((bits_of(x) & 0x7fffffffu) + 0x00800000u) >> 31); }
 
+// The gradients from `i` on. Only with kCareful may some be beyond their limit.
+template <class Storage, bool kCareful>
+ADEMAMIX_INLINE Floats gradients(const BlockView<Storage>& block, int i) {
+  const Floats g = load(block.gradient + i);
+  if constexpr (!kCareful) return g;
+  const Words sign = bits_of(g) & 0x80000000u;
+  const Floats bounded = float_of(smaller(bits_of(g) ^ sign, bits_of(all(static_cast<float>(kGradientLimit)))) | sign);
+  return choose(nonfinite(g), g, bounded);
+}
+
 // Writes the new moments of a block to `moments`. With kCareful, elements may have to stay as they are.
 template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, const BlockView<Storage>& block,
@@ -67,7 +79,7 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
   const typename Storage::template Decoder<kFast> old(block.codes, block.scales);
   typename Storage::Watch watch;
   for (int i = 0; i < block.size; i += kLanes) {
-    const Floats g = load(block.gradient + i);
+    const Floats g = gradients<Storage, kCareful>(block, i);
     const auto unless_kept = [&](Floats before, Floats after) {
       return kCareful ? choose(nonfinite(g) & rate.skip, before, after) : after;
     };
@@ -92,7 +104,7 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
 template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
                                        int i) {
-  const Floats m1 = load((kFast ? moments.fast : block.gradient) + i);
+  const Floats m1 = kFast ? load(moments.fast + i) : gradients<Storage, kCareful>(block, i);
   const Floats m2 = load(moments.slow + i);
   const Floats nu = load(moments.square + i);
   const Floats direction = (m1 + rate.slow_gain * m2) / (square_root(nu) + rate.eps);
@@ -104,15 +116,20 @@ ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<
 
 // Two passes, because a block's scales have to be known before its moments can be encoded. The parameters are left to
 // the second: divisions and square roots take long, and the encoding is work to do meanwhile.
+//
+// False, with nothing written, if a gradient may be beyond its limit: then the block has to be updated carefully.
 template <class Storage, bool kFast, bool kCareful>
-ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
+ADEMAMIX_INLINE bool update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
   Moments moments;
   const typename Storage::Watch watch = update_moments<Storage, kFast, kCareful>(rate, block, moments);
-  const typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
+  if (!kCareful && watch.largest_square() >= rate.suspect_square) return false;
+  typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
   for (int i = 0; i < block.size; i += kGroupSize) {
     for (int k = 0; k < kGroupSize; k += kLanes) update_parameters<Storage, kFast, kCareful>(rate, block, moments, i + k);
     encoder.write(block.codes, i);
   }
+  encoder.finish(block.codes, block.size, block.scales);
+  return true;
 }
 
 }  // namespace ADEMAMIX_ISA

@@ -35,16 +35,52 @@ struct Grid {
   }
 };
 
+// The codes of squares. Where some of a block are so much smaller than its largest that they would have hardly a digit,
+// all of its codes are coarser, and reach as far down as fp32 does: a gradient that was large once would keep its
+// neighbours from moving for thousands of steps, since updates are divided by the roots of squares.
+//
+// The scales of such wide blocks are numbers that no other block has. They stand for every eighth power of two.
+using SquareGrid = Grid<4, 15>;
+using WideSquareGrid = Grid<2, 60>;
+constexpr uint32_t kFirstWideScale = 2;
+constexpr uint32_t kLastWideScale = 26;
+
+// The biased exponent that bounds a wide block, and the least wide scale whose bound is not below an exponent.
+constexpr uint32_t wide_exponent(uint32_t scale) { return 45 + 8 * scale; }
+constexpr uint32_t wide_scale(uint32_t exponent) {
+  const uint32_t scale = exponent <= wide_exponent(0) ? 0 : (exponent - wide_exponent(0) + 7) / 8;
+  return scale < kFirstWideScale ? kFirstWideScale : scale;
+}
+
+// Reads the squares of a block of either kind.
+class SquareDecoder {
+ public:
+  explicit SquareDecoder(uint32_t scale) : SquareDecoder(scale, scale - kFirstWideScale <= kLastWideScale - kFirstWideScale) {}
+
+  Floats operator()(Words code) const { return float_of((code << shift_) + offset_bits_) - float_of(offset_bits_); }
+
+ private:
+  SquareDecoder(uint32_t scale, bool wide)
+      : offset_bits_(wide ? WideSquareGrid(wide_exponent(scale)).offset_bits : SquareGrid(scale).offset_bits),
+        shift_(wide ? WideSquareGrid::kShift : SquareGrid::kShift) {}
+
+  Words offset_bits_;
+  uint32_t shift_;
+};
+
 struct CompactStorage {
   using FastCode = int8_t;
   using SlowCode = int16_t;
   using SquareCode = uint8_t;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
 
+  using FastGrid = Grid<4, 7>;
+  using SlowGrid = Grid<12, 7>;
+
   struct Grids {
-    Grid<4, 7> fast;
-    Grid<12, 7> slow;
-    Grid<4, 15> square;
+    FastGrid fast;
+    SlowGrid slow;
+    SquareGrid square;
 
     Grids(uint32_t fast_scale, uint32_t slow_scale, uint32_t square_scale)
         : fast(fast_scale), slow(slow_scale), square(square_scale) {}
@@ -54,29 +90,35 @@ struct CompactStorage {
   class Decoder {
    public:
     Decoder(const Codes& codes, const Scales& scales)
-        : codes_(codes), grids_(kFast ? *scales.fast : 0u, *scales.slow, *scales.square) {}
+        : codes_(codes), fast_(kFast ? *scales.fast : 0u), slow_(*scales.slow), square_(*scales.square) {}
 
-    Floats fast(int i) const { return grids_.fast.decode_signed(widen(codes_.fast + i)); }
-    Floats slow(int i) const { return grids_.slow.decode_signed(widen(codes_.slow + i)); }
-    Floats square(int i) const { return grids_.square.decode(widen(codes_.square + i)); }
+    Floats fast(int i) const { return fast_.decode_signed(widen(codes_.fast + i)); }
+    Floats slow(int i) const { return slow_.decode_signed(widen(codes_.slow + i)); }
+    Floats square(int i) const { return square_(widen(codes_.square + i)); }
 
    private:
     Codes codes_;
-    Grids grids_;
+    FastGrid fast_;
+    SlowGrid slow_;
+    SquareDecoder square_;
   };
 
-  // The largest magnitudes. Those of m1 and m2 may pass over NaN: stored moments are finite, so what makes them NaN is
+  // The largest magnitudes, and the smallest square. Those of m1 and m2 may pass over NaN: stored moments are finite, so what makes them NaN is
   // the gradient, and it does the same to the average of its squares.
   struct Watch {
     Floats fast = all(0.0f);
     Floats slow = all(0.0f);
     Words square = all(0u);
+    Words smallest_square = all(~0u);  // less 1, so that 0 is not the smallest
 
     void see(Floats m1, Floats m2, Floats nu) {
       fast = larger_magnitude(fast, m1);
       slow = larger_magnitude(slow, m2);
       square = larger(square, bits_of(nu));
+      smallest_square = smaller(smallest_square, bits_of(nu) - 1u);
     }
+
+    uint32_t largest_square() const { return largest(square); }
   };
 
   template <bool kFast>
@@ -84,9 +126,9 @@ struct CompactStorage {
    public:
     ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size,
                             const Scales& scales)
-        : moments_(&moments), block_key_(all(block_key)), grids_(choose_grids(watch, size, scales)) {}
+        : moments_(&moments), watch_(watch), block_key_(all(block_key)), grids_(choose_grids(watch, size, scales)) {}
 
-    ADEMAMIX_INLINE void write(const Codes& codes, int i) const {
+    ADEMAMIX_INLINE void write(const Codes& codes, int i) {
       const GroupWords random(block_key_, i);
       write_group(codes.slow + i, moments_->slow + i, random,
                   [this](Floats x, Words word) { return grids_.slow.template encode_signed<0>(x, word >> 21); });
@@ -95,17 +137,36 @@ struct CompactStorage {
           return grids_.fast.template encode_signed<0x100>(x, word & 0x7fe00u);
         });
       }
-      // A positive square never becomes 0: the division by its root would be one by eps alone.
       write_group(codes.square + i, moments_->square + i, random, [this](Floats x, Words word) {
-        const Words code = grids_.square.template encode<0x200>(x, (word << 10) & 0x7fc00u);
-        return larger(code, smaller(bits_of(x), all(1u)));
+        return not_zero(grids_.square.template encode<0x200>(x, (word << 10) & 0x7fc00u), x);
       });
+    }
+
+    // Writes the squares anew if some of them need a wide block.
+    ADEMAMIX_INLINE void finish(const Codes& codes, int size, const Scales& scales) const {
+      const uint32_t smallest_less_1 = ~largest(~watch_.smallest_square);
+      if (smallest_less_1 < (*scales.square - kWellResolved) << 23) write_wide(codes.square, size, scales.square);
     }
 
    private:
     // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
     static constexpr uint32_t kSmallestScale = 27;
     static constexpr uint32_t kLargestBits = 253u << 23;
+    // Octaves below a block's bound in which steps are at most a quarter of the square.
+    static constexpr uint32_t kWellResolved = 17;
+
+    // A positive square never becomes 0: the division by its root would be one by eps alone.
+    static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
+
+    ADEMAMIX_NOINLINE void write_wide(SquareCode* codes, int size, uint8_t* scale) const {
+      *scale = static_cast<uint8_t>(wide_scale(*scale));
+      const WideSquareGrid grid(wide_exponent(*scale));
+      for (int i = 0; i < size; i += kGroupSize) {
+        write_group(codes + i, moments_->square + i, GroupWords(block_key_, i), [&grid](Floats x, Words word) {
+          return not_zero(grid.encode<0x800>(x, (word << 12) & 0x1ff000u), x);
+        });
+      }
+    }
 
     ADEMAMIX_INLINE Grids choose_grids(const Watch& watch, int size, const Scales& scales) {
       uint32_t fast = largest(bits_of(watch.fast));
@@ -145,6 +206,7 @@ struct CompactStorage {
     }
 
     const Moments* moments_;
+    const Watch& watch_;
     Words block_key_;
     Moments tamed_;
     Grids grids_;

@@ -70,14 +70,35 @@ int encode_bf16(float x, uint32_t random) {
   return std::isnan(x) ? 0x7fc0 : static_cast<int>((bits(x) + random) >> 16 & 0xffff);
 }
 
+// Whether a block of squares that is bounded by 2^(scale - 127) has some of at most 2^-17 of that, but for 0.
+bool needs_wide_codes(const std::vector<float>& squares, int scale) {
+  return std::any_of(squares.begin(), squares.end(),
+                     [scale](float x) { return x > 0 && x <= std::ldexp(1.0, scale - 127 - 17); });
+}
+
+bool is_wide(int scale) { return scale >= 2 && scale <= 26; }
+
+// Wide scales stand for the bounds 2^-66, 2^-58, ..., 2^126.
+int exponent_of_wide(int scale) { return -66 + 8 * (scale - 2); }
+
 void write_compact(CodedMoment& moment, const std::vector<float>& values, size_t first, size_t block,
                    const std::vector<uint32_t>& random) {
-  const int scale = scale_for(values);
+  int scale = scale_for(values);
+  CodeFormat format = moment.format;
+  int random_places = 0;
   moment.scales[block] = static_cast<uint8_t>(scale);
+  if (!format.is_signed && needs_wide_codes(values, scale)) {
+    int wide = 2;
+    while (exponent_of_wide(wide) < scale - 127) ++wide;
+    moment.scales[block] = static_cast<uint8_t>(wide);
+    scale = exponent_of_wide(wide) + 127;
+    format = kWideSquareCode;
+    random_places = 2;
+  }
   for (size_t i = 0; i < values.size(); ++i) {
     const double x = std::isfinite(values[i]) ? std::clamp<double>(values[i], -kLargest, kLargest) : 0;
-    const int code = encode_offset(moment.format, x, scale, random[i]);
-    moment.put(first + i, !moment.format.is_signed && x > 0 ? std::max(code, 1) : code);
+    const int code = encode_offset(format, x, scale, random[i] << random_places);
+    moment.put(first + i, !format.is_signed && x > 0 ? std::max(code, 1) : code);
   }
 }
 
@@ -120,7 +141,7 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
   std::vector<uint32_t> random1(count), random2(count), random3(count);
   for (size_t i = 0; i < count; ++i) {
     const size_t at = first + i;
-    const float g = static_cast<float>(e.gradient[at]) * factor;
+    const float g = gradient_in_fp32(e.gradient[at], factor);
     const float fast = static_cast<float>(e.fast.value(at, block));
     const float slow = static_cast<float>(e.slow.value(at, block));
     const float square = static_cast<float>(e.square.value(at, block));
@@ -167,7 +188,10 @@ void CodedMoment::put(size_t i, int code) {
 }
 
 double CodedMoment::value(size_t i, size_t block) const {
-  return format.fraction == 0 ? decode(kBF16, code(i)) : decode_offset(format, code(i), scales[block]);
+  if (format.fraction == 0) return decode(kBF16, code(i));
+  const int scale = scales[block];
+  if (!format.is_signed && is_wide(scale)) return decode_offset(kWideSquareCode, code(i), exponent_of_wide(scale) + 127);
+  return decode_offset(format, code(i), scale);
 }
 
 CodedExample::CodedExample(Storage s, const Format& p, const Format& g, size_t rows, size_t row)

@@ -22,6 +22,7 @@ struct CodeFormat {
 constexpr CodeFormat kFastCode{1, true, 4, 7};
 constexpr CodeFormat kSlowCode{2, true, 12, 7};
 constexpr CodeFormat kSquareCode{1, false, 4, 15};
+constexpr CodeFormat kWideSquareCode{1, false, 2, 60};
 constexpr CodeFormat kBF16Code{2, false, 0, 0};
 
 // A moment of a tensor: its codes, allocated to the byte, and the scales of its blocks.

@@ -1,6 +1,7 @@
 // What the checks of the driver are made with: arrays of any format, and a count of what held.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +25,13 @@ inline void expect(bool holds, const std::string& what) {
 inline bool agree(double x, double expected, double tolerance) {
   if (std::isnan(expected)) return std::isnan(x);
   return std::isinf(expected) ? x == expected : std::abs(x - expected) <= tolerance;
+}
+
+// A gradient times a factor as fp32 arithmetic takes it: what is finite stays so, also its square.
+inline double limited(double x, double limit) { return std::isfinite(x) ? std::clamp(x, -limit, limit) : x; }
+inline float gradient_in_fp32(double gradient, double factor) {
+  const float single = static_cast<float>(limited(gradient, std::numeric_limits<float>::max()));
+  return static_cast<float>(limited(single * static_cast<float>(factor), 0x1p62));
 }
 
 // Room for `lead` elements comes before the first, so that it lies on no boundary larger than an element.

@@ -3,8 +3,10 @@
 // a caller's flush-to-zero mode does not change them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
@@ -28,12 +30,25 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
+// Squares of gradients up to this are finite in fp32, and have a code. What is larger, but finite, is taken for this: its
+// square would make the second moment infinite, and the parameter NaN a step later.
+constexpr double kGradientLimit = 0x1p62;
+
+template <class T>
+inline T limited(T x, T limit = static_cast<T>(kGradientLimit)) {
+  const T size = std::abs(x);
+  const bool exceeds = (size > limit) & (size <= std::numeric_limits<T>::max());
+  return exceeds ? std::copysign(limit, x) : x;
+}
+
 template <class S>
 inline S load(float x) {
   return static_cast<S>(x);
 }
+// What is finite stays so as a float.
 template <class S>
 inline S load(double x) {
+  if constexpr (sizeof(S) < sizeof x) x = limited(x, static_cast<double>(std::numeric_limits<S>::max()));
   return static_cast<S>(x);
 }
 template <class S>

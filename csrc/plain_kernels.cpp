@@ -69,7 +69,8 @@ int64_t update(const Run& run) {
   int64_t skipped = 0;
 
   for (int64_t i = 0; i < run.size; ++i) {
-    const S g = load<S>(gradient[i]) * rate.gradient_factor;
+    S g = load<S>(gradient[i]) * rate.gradient_factor;
+    if constexpr (std::is_same_v<S, float>) g = limited(g);
     const bool skip = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
     const Bits<S> keep = Bits<S>{0} - static_cast<Bits<S>>(skip);
     S m1 = g;

@@ -47,7 +47,7 @@ def make(params: Any, **settings: Any) -> AdEMAMix:
     return AdEMAMix(params, **settings)
 
 
-def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0) -> ReferenceAdEMAMix:
+def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0, **more: Any) -> ReferenceAdEMAMix:
     """Build the oracle with the settings that the optimizer's group has resolved to."""
     settings = optimizer.param_groups[group]
     return ReferenceAdEMAMix(
@@ -60,6 +60,7 @@ def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0) -> ReferenceAdEMA
         beta_start=settings["beta3_start"],
         eps=settings["eps"],
         weight_decay=settings["weight_decay"],
+        **more,
     )
 
 

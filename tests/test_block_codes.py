@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ademamix.pytorch import block_codes
-from ademamix.pytorch.block_codes import BLOCK, FAST, SLOW, SQUARE, decode, encode
+from ademamix.pytorch.block_codes import (
+    BLOCK,
+    FAST,
+    LAST_WIDE_SCALE,
+    SLOW,
+    SQUARE,
+    WELL_RESOLVED,
+    WIDE_SQUARE,
+    decode,
+    encode,
+)
 
 CODES = {"m1": FAST, "m2": SLOW, "nu": SQUARE}
 GREATEST = {"m1": 112, "m2": 28704, "nu": 240}  # the code of 1.0 in a block of scale 1, rounded to nearest
@@ -26,7 +36,8 @@ def test_every_code_is_the_code_of_its_value(name):
     """Whatever the random word is: what is stored stays as it is until something is added to it."""
     code = CODES[name]
     magnitudes = torch.arange(GREATEST[name] + 1)
-    codes = magnitudes if code is SQUARE else torch.cat([-magnitudes.flip(0), magnitudes])
+    # lower codes of nu, but for 0, are those of wide blocks
+    codes = magnitudes[magnitudes != 0][4:] if code is SQUARE else torch.cat([-magnitudes.flip(0), magnitudes])
     top = codes.abs().max()  # in each block, so that its scale stays
     rows = torch.stack([codes, top.expand_as(codes)], dim=1).reshape(-1, 2).to(code.dtype)
     scale = torch.full((len(rows), 1), 130, dtype=torch.uint8)
@@ -36,6 +47,34 @@ def test_every_code_is_the_code_of_its_value(name):
         again, same_scale = encode(values, code, words)
         assert torch.equal(again, rows)
         assert torch.equal(same_scale, scale)
+
+
+@pytest.mark.parametrize("wide_scale", [2, 3, 11, 26])
+def test_every_code_of_a_wide_block_is_the_code_of_its_value(wide_scale):
+    top = 4 * WIDE_SQUARE.octaves
+    small = torch.arange(1, top - 4 * WELL_RESOLVED + 1)  # one that makes the block wide
+    rows = torch.stack([small, torch.full_like(small, top)], dim=1).to(torch.uint8)
+    scale = torch.full((len(rows), 1), wide_scale, dtype=torch.uint8)
+    values = decode(rows, scale)
+    assert (values[:, 1] == 2.0 ** (45 + 8 * wide_scale - 127)).all()
+    for random in (0, (1 << SQUARE.shift) - 1, None):
+        words = None if random is None else torch.full((len(rows), 2), random, dtype=torch.int32)
+        again, same_scale = encode(values, SQUARE, words)
+        assert torch.equal(again, rows)
+        assert torch.equal(same_scale, scale)
+
+
+@pytest.mark.parametrize("exponent", [-99, -30, 0, 60, 126])
+def test_values_far_apart_have_two_bits_each(exponent):
+    """A block is wide from 17 octaves on: until then its values are rounded by an eighth of themselves at most."""
+    for octaves in range(1, 52):
+        exact = torch.tensor([[1.7, 1.3 * 2.0**-octaves]]).double() * 2.0 ** (exponent - 1)
+        if exact.min() < 2.0**-122:  # the last octaves of fp32
+            break
+        codes, scale = encode(exact.float(), SQUARE)
+        assert (scale.item() <= LAST_WIDE_SCALE) == (octaves >= WELL_RESOLVED)
+        values = decode(codes, scale).double()
+        assert ((values / exact - 1).abs() <= 0.125 * (1 + 1e-6)).all(), octaves
 
 
 @every_code
@@ -71,8 +110,11 @@ def test_a_value_becomes_one_of_its_neighbours(name, rows, row_size, spread, exp
     nearest, _ = encode(exact, code)
     assert stochastic.dtype == code.dtype
     assert scale.shape == (rows, blocks) == block_codes.scale_shape(exact.shape)
-    scales = (2.0 ** (scale.double() - 127)).repeat_interleave(BLOCK, 1)[:, :row_size].numpy()
-    unit = spacing(exact.double().numpy(), scales, code)
+    is_wide = (scale <= LAST_WIDE_SCALE) & (code is SQUARE)
+    exponents = torch.where(is_wide, 45 + 8 * scale.double(), scale.double())
+    per_element = [x.repeat_interleave(BLOCK, 1)[:, :row_size].numpy() for x in (2.0 ** (exponents - 127), is_wide)]
+    unit, wide_unit = (spacing(exact.double().numpy(), per_element[0], form) for form in (code, WIDE_SQUARE))
+    unit = np.where(per_element[1], wide_unit, unit)
     for codes, most in ((stochastic, 1.0), (nearest, 0.5)):
         values = decode(codes, scale).double().numpy()
         close = np.abs(values - exact.double().numpy()) <= most * unit * (1 + 1e-3)
@@ -113,7 +155,7 @@ def test_extremes_saturate(name):
     code = CODES[name]
     huge = torch.tensor([[3e38, 2.0**126, 2.0**120, 1.0]])
     values = decode(*encode(huge, code))
-    assert values[0, 0] == values[0, 1] == decode(*encode(torch.tensor([[2.0**126]]), code))
+    assert torch.equal(values, decode(*encode(huge.clamp(max=2.0**126), code)))
     assert values.isfinite().all()
     tiny = torch.tensor([[1e-45, 1e-38]])
     assert (decode(*encode(tiny, code)) < 2.0**-100).all()

@@ -25,6 +25,8 @@ class ReferenceAdEMAMix:
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta \Big)
 
     `step` is t of the bias corrections, `slow_step` is t of the schedules; they differ after a switch from AdamW.
+    `gradient_limit` is not of the paper: it is 2^62 where fp32 arithmetic is followed, in which squares of gradients
+    above 1.8e19 are not finite, and infinite elsewhere.
 
     >>> optimizer = ReferenceAdEMAMix([1.0, -2.0], lr=0.1, betas=(0.9, 0.999, 0.9999), alpha=5.0)
     >>> optimizer.update([0.5, 0.5]).round(4).tolist()
@@ -42,6 +44,7 @@ class ReferenceAdEMAMix:
     beta_start: float | None = None
     eps: float = 1e-8
     weight_decay: float = 1e-2
+    gradient_limit: float = math.inf
     step: int = 0
     slow_step: int = 0
     m1: NDArray[np.float64] = field(init=False)
@@ -55,6 +58,7 @@ class ReferenceAdEMAMix:
     def update(self, gradient: ArrayLike) -> NDArray[np.float64]:
         """Take one step along `gradient` and return the new parameter."""
         g = np.asarray(gradient, dtype=np.float64)
+        g = np.where(np.isfinite(g), np.clip(g, -self.gradient_limit, self.gradient_limit), g)
         beta1, beta2, beta3_final = self.betas
         beta_start = beta1 if self.beta_start is None else self.beta_start
 

@@ -9,14 +9,15 @@ A value :math:`x` of a block with scale :math:`s = 2^e`, the smallest one that i
 where bits() reads a float as an integer and M is the number of mantissa bits kept. Steps are relative to the value
 where it is large, and even below :math:`2^{-K}`, like those of a companding curve, but no root or logarithm has to be
 computed. With stochastic rounding the expectation of the decoded value is x, so an EMA that moves by less than a step
-still moves; rounding a decoded value again gives its own code, whatever the random word.
+still moves; rounding a decoded value again gives its own code, whatever the random word. Second moments have two such
+formats, the second for blocks whose values lie far apart.
 
 csrc/compact_storage.h is the twin of this file. benchmarks/moment_codes.py compares this code with others.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,17 @@ class BlockCode(NamedTuple):
 SLOW = BlockCode(torch.int16, mantissa_bits=12, octaves=7)
 FAST = BlockCode(torch.int8, mantissa_bits=4, octaves=7)
 SQUARE = BlockCode(torch.uint8, mantissa_bits=4, octaves=15)
+
+# Where some second moments of a block are so much smaller than its largest that they would have hardly a digit, its
+# codes are these, coarser ones that reach as far down as fp32 does: a gradient that was large once would otherwise keep
+# its neighbours from moving for thousands of steps. Scales that no other block has say so; they stand for every eighth
+# power of two.
+WIDE_SQUARE = BlockCode(torch.uint8, mantissa_bits=2, octaves=60)
+FIRST_WIDE_SCALE, LAST_WIDE_SCALE = 2, 26
+WELL_RESOLVED = 17  # octaves below the scale of a block in which steps are at most a quarter of the value
+
+_LARGEST = 0x7FFFFFFF
+
 BY_DTYPE = {code.dtype: code for code in (SLOW, FAST, SQUARE)}
 
 
@@ -64,12 +76,15 @@ def decode(codes: Tensor, scale: Tensor) -> Tensor:
     >>> decode(codes, scale)
     tensor([[ 0.5000, -0.2500,  0.0000]])
     """
-    code = BY_DTYPE[codes.dtype]
-    # int16's and int8's least values are not codes, so abs() does not overflow
-    wide = codes.to(torch.int32)
-    magnitude = ((wide.abs() << code.shift) + code.base).view(torch.float32) - 2.0**-code.octaves
-    values = torch.where(wide < 0, -magnitude, magnitude).view(codes.shape[0], -1)
-    return (values * per_element(_power_of_two(scale), values.shape[1])).view(codes.shape)
+    code, exponent = BY_DTYPE[codes.dtype], scale.to(torch.int32)
+    flat = codes.reshape(codes.shape[0], -1).to(torch.int32)
+    row_size = flat.shape[1]
+    units = _units(flat, code)
+    if code is SQUARE:
+        is_wide = (exponent >= FIRST_WIDE_SCALE) & (exponent <= LAST_WIDE_SCALE)
+        units = torch.where(per_element(is_wide, row_size), _units(flat, WIDE_SQUARE), units)
+        exponent = torch.where(is_wide, _wide_exponent(exponent), exponent)
+    return (units * per_element(_power_of_two(exponent), row_size)).view(codes.shape)
 
 
 def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -80,19 +95,47 @@ def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tup
     never becomes 0: it is what updates are divided by.
     """
     flat = values.reshape(values.shape[0], -1)
-    row_size = flat.shape[1]
     finite = torch.where(flat.isfinite(), flat, 0.0)
     magnitude = finite.abs()
-    largest = F.pad(magnitude, (0, -row_size % BLOCK)).view(len(flat), -1, BLOCK).amax(-1)
-    exponent = ((largest.view(torch.int32) + 0x7FFFFF) >> 23).clamp(LEAST_EXPONENT, GREATEST_EXPONENT)
-    unit = (magnitude * per_element(_power_of_two(254 - exponent), row_size)).clamp(max=1.0)
-    noise: Tensor | int = 1 << (code.shift - 1) if random is None else random
-    codes = ((unit + 2.0**-code.octaves).view(torch.int32) - code.base + noise) >> code.shift
+    largest = _blocked(magnitude).amax(-1)
+    scale = ((largest.view(torch.int32) + 0x7FFFFF) >> 23).clamp(LEAST_EXPONENT, GREATEST_EXPONENT)
+    codes = _codes(magnitude, scale, code, random)
     if code is SQUARE:
-        codes = torch.where((codes == 0) & (unit > 0), 1, codes)
+        smallest = _blocked(torch.where(magnitude > 0, magnitude.view(torch.int32), _LARGEST), _LARGEST).amin(-1)
+        is_wide = smallest <= (scale - WELL_RESOLVED) << 23
+        wide_scale = ((scale + 7 - _wide_exponent(0)) >> 3).clamp(min=FIRST_WIDE_SCALE)
+        wide_random = None if random is None else random << (WIDE_SQUARE.shift - SQUARE.shift)
+        wide_codes = _codes(magnitude, _wide_exponent(wide_scale), WIDE_SQUARE, wide_random)
+        codes = torch.where(per_element(is_wide, flat.shape[1]), wide_codes, codes)
+        scale = torch.where(is_wide, wide_scale, scale)
     else:
         codes = torch.where(finite < 0, -codes, codes)
-    return codes.to(code.dtype).view(values.shape), exponent.to(torch.uint8)
+    return codes.to(code.dtype).view(values.shape), scale.to(torch.uint8)
+
+
+def _units(codes: Tensor, code: BlockCode) -> Tensor:
+    """Return the values that `codes`, as int32, stand for in a block with the scale 1."""
+    # int16's and int8's least values are not codes, so abs() does not overflow
+    magnitude = ((codes.abs() << code.shift) + code.base).view(torch.float32) - 2.0**-code.octaves
+    return torch.where(codes < 0, -magnitude, magnitude)
+
+
+def _codes(magnitude: Tensor, exponent: Tensor, code: BlockCode, random: Tensor | None) -> Tensor:
+    """Return the codes of magnitudes, as int32, in blocks with these biased exponents as scales."""
+    unit = (magnitude * per_element(_power_of_two(254 - exponent), magnitude.shape[1])).clamp(max=1.0)
+    noise: Tensor | int = 1 << (code.shift - 1) if random is None else random
+    codes = ((unit + 2.0**-code.octaves).view(torch.int32) - code.base + noise) >> code.shift
+    return torch.where((codes == 0) & (magnitude > 0), 1, codes) if code.dtype == SQUARE.dtype else codes
+
+
+def _blocked(rows: Tensor, fill: int = 0) -> Tensor:
+    """Cut rows into blocks, as (rows, blocks, elements of a block); the last of a row is filled up."""
+    return F.pad(rows, (0, -rows.shape[1] % BLOCK), value=fill).view(len(rows), -1, BLOCK)
+
+
+def _wide_exponent(scale: Any) -> Any:
+    """Return the biased exponent that the scale of a wide block stands for."""
+    return 45 + 8 * scale
 
 
 def per_element(per_block: Tensor, row_size: int) -> Tensor:

@@ -7,12 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Tell whether a tensor has elements of its own: one whose class handles operations itself may be a mere wrapper."""
+    """Tell whether a tensor has elements of its own: where its class handles operations, it may be a mere wrapper."""
     return type(tensor) in PLAIN_TYPES or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 

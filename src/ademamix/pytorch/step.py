@@ -173,7 +173,7 @@ def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiabl
     """Choose (fused, foreach) for parameters whose owner stated neither."""
     plain = not differentiable and all(type(x) in PLAIN_TYPES for tensors in (params, grads) for x in tensors)
     # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
-    if plain and step_fused.core is not None and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
+    if plain and step_fused.has_core() and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
         return True, False
     # torch has no multi-tensor kernels for a CPU, but there the body works in the cache, which is what makes it fast.
     foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")

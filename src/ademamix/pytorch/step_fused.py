@@ -14,7 +14,6 @@ from ademamix.pytorch.core import core, missing_core, reader
 from ademamix.pytorch.memory_order import copy_back, has_memory, in_memory, in_one_order
 from ademamix.pytorch.rounding import Rounding
 
-
 # Triton is looked for here, and imported where it is used: not everyone waits for it.
 has_triton = importlib.util.find_spec("triton") is not None
 
@@ -22,6 +21,11 @@ has_triton = importlib.util.find_spec("triton") is not None
 def runs_on_triton(param: Tensor) -> bool:
     """Tell whether the Triton kernel is the one for `param`: it is on NVIDIA's GPUs, ROCm has not been looked at."""
     return param.is_cuda and torch.version.hip is None
+
+
+def has_core() -> bool:
+    """Tell whether the C++ core has been built."""
+    return core is not None
 
 
 def unsupported(param: Tensor) -> str | None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import PerTensor, one_per_tensor
+from ademamix.pytorch.gradient_limit import in_arithmetic, limited
 from ademamix.pytorch.rounding import Rounding
 
 
@@ -33,11 +34,9 @@ def update(
     for i, c in enumerate(one_per_tensor(coefficients, dtypes)):
         param, dtype = params[i], dtypes[i]
         stored, scales = [column[i] for column in moments], [column[i] for column in all_scales]
-        grad = grads[i].to(dtype)
-        if grad_scale is not None:
-            grad = grad / grad_scale
-        if maximize:
-            grad = -grad
+        grad = in_arithmetic(grads[i], dtype, grad_scale, maximize=maximize)
+        if dtype == torch.float32:
+            grad = limited(grad)
 
         kept: Tensor | float = 1.0
         if skipped:

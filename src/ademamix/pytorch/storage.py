@@ -183,8 +183,8 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
         )
     if has_memory(param) and not has_memory(grad):
         raise RuntimeError(
-            f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a plain parameter. Give the parameter the "
-            "same type, or the gradient's local tensor to it."
+            f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a plain parameter. Give both the same "
+            "type, or give the parameter the gradient's local tensor."
         )
     if grad.dtype not in MOMENT_DTYPES or grad.is_complex() != param.is_complex() or grad.shape != param.shape:
         raise RuntimeError(

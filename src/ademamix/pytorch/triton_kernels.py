@@ -18,6 +18,7 @@ import triton.language as tl
 
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.coefficients import Coefficients
+from ademamix.pytorch.gradient_limit import GRADIENT_LIMIT
 from ademamix.pytorch.step_triton import BLOCKS_PER_PROGRAM, CODED, PLAIN, Bucket, TensorRow
 
 # A compiled function sees globals only if they are constexpr.
@@ -32,6 +33,13 @@ FAST, SLOW, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 FAST_SHIFT, FAST_BASE = tl.constexpr(block_codes.FAST.shift), tl.constexpr(block_codes.FAST.base)
 SLOW_SHIFT, SLOW_BASE = tl.constexpr(block_codes.SLOW.shift), tl.constexpr(block_codes.SLOW.base)
 SQUARE_SHIFT, SQUARE_BASE = tl.constexpr(block_codes.SQUARE.shift), tl.constexpr(block_codes.SQUARE.base)
+WIDE_SQUARE_SHIFT = tl.constexpr(block_codes.WIDE_SQUARE.shift)
+WIDE_SQUARE_BASE = tl.constexpr(block_codes.WIDE_SQUARE.base)
+FIRST_WIDE_SCALE = tl.constexpr(block_codes.FIRST_WIDE_SCALE)
+LAST_WIDE_SCALE = tl.constexpr(block_codes.LAST_WIDE_SCALE)
+WELL_RESOLVED = tl.constexpr(block_codes.WELL_RESOLVED)
+LIMIT = tl.constexpr(GRADIENT_LIMIT)
+FP32_MAX = tl.constexpr(torch.finfo(torch.float32).max)
 
 # The columns of the table of tensors.
 COLUMNS = tl.constexpr(len(TensorRow._fields))
@@ -119,11 +127,16 @@ def step(
 
     # All loads are before the first store: the compiler could not move them across it.
     before = _load(row + PARAM, offsets, mask, PARAM_DTYPE, ALIGNMENT).to(COMPUTE)
-    grad = _load(row + GRAD, offsets, mask, GRAD_DTYPE, ALIGNMENT).to(COMPUTE)
+    grad = _load(row + GRAD, offsets, mask, GRAD_DTYPE, ALIGNMENT)
+    if tl.float64 == GRAD_DTYPE and tl.float32 == COMPUTE:
+        grad = _limited(grad, FP32_MAX)  # what is finite stays so
+    grad = grad.to(COMPUTE)
     if grad_scale is not None:
         grad = _divide(grad, tl.load(grad_scale).to(COMPUTE))
     if MAXIMIZE:
         grad = -grad
+    if tl.float32 == COMPUTE:
+        grad = _limited(grad, LIMIT)
     finite = tl.abs(grad) < float("inf")
     if SKIPS:
         grad = tl.where(finite, grad, 0.0)
@@ -157,6 +170,13 @@ def step(
     elif tl.bfloat16 == PARAM_DTYPE:
         after = _to_nearest_bf16(after)
     _store(row + PARAM, after, offsets, mask, PARAM_DTYPE, ALIGNMENT)
+
+
+@triton.jit
+def _limited(values, limit: tl.constexpr):
+    """Limit the magnitude of finite values, see gradient_limit.py."""
+    bounded = tl.minimum(tl.maximum(values, -limit), limit)
+    return tl.where(tl.abs(values) < float("inf"), bounded, values)
 
 
 @triton.jit
@@ -258,7 +278,7 @@ def _load_moment(
         elif WHICH == SLOW:
             values = _decode(stored, scale, SLOW_SHIFT, SLOW_BASE)
         else:
-            values = _decode(stored, scale, SQUARE_SHIFT, SQUARE_BASE)
+            values = _decode_squares(stored, scale)
     else:
         values = stored.to(COMPUTE)
     return values
@@ -285,8 +305,7 @@ def _store_moment(
         elif WHICH == SLOW:
             stored, scale = _encode(values, words >> 21, SLOW_SHIFT, SLOW_BASE)
         else:
-            noise = ((words << 10) & 0x7FC00) | 0x200
-            stored, scale = _encode(values, noise, SQUARE_SHIFT, SQUARE_BASE, IS_SQUARE=True)
+            stored, scale = _encode_squares(values, ((words << 10) & 0x7FC00) | 0x200)
         _store(row + SCALE + WHICH, scale, block, block < blocks, tl.uint8, 1)
     elif STORAGE == IS_PLAIN:
         stored = values
@@ -302,23 +321,68 @@ def _store_moment(
 
 @triton.jit
 def _decode(codes, scale, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    wide = codes.to(tl.int32)
-    magnitude = ((tl.abs(wide) << SHIFT) + BASE).to(tl.float32, bitcast=True) - _offset(BASE)
-    return tl.where(wide < 0, -magnitude, magnitude) * _power_of_two(scale)[:, None]
+    return _units(codes, SHIFT, BASE) * _power_of_two(scale)[:, None]
 
 
 @triton.jit
-def _encode(values, noise, SHIFT: tl.constexpr, BASE: tl.constexpr, IS_SQUARE: tl.constexpr = False):
+def _decode_squares(codes, scale):
+    scale = scale.to(tl.int32)
+    is_wide = (scale >= FIRST_WIDE_SCALE) & (scale <= LAST_WIDE_SCALE)
+    wide_units = _units(codes, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
+    units = tl.where(is_wide[:, None], wide_units, _units(codes, SQUARE_SHIFT, SQUARE_BASE))
+    return units * _power_of_two(tl.where(is_wide, _wide_exponent(scale), scale))[:, None]
+
+
+@triton.jit
+def _units(codes, SHIFT: tl.constexpr, BASE: tl.constexpr):
+    """Return the values that codes stand for in a block with the scale 1."""
+    wide = codes.to(tl.int32)
+    magnitude = ((tl.abs(wide) << SHIFT) + BASE).to(tl.float32, bitcast=True) - _offset(BASE)
+    return tl.where(wide < 0, -magnitude, magnitude)
+
+
+@triton.jit
+def _encode(values, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
     """Return the codes of a tile and the scales of its blocks; what is masked must be 0."""
     finite = tl.where(tl.abs(values) < float("inf"), values, 0.0)
     magnitude = tl.abs(finite)
+    scale = _scales(magnitude)
+    codes = _codes(magnitude, scale, noise, SHIFT, BASE)
+    return tl.where(finite < 0, -codes, codes), scale
+
+
+@triton.jit
+def _encode_squares(values, noise):
+    """Do the same for second moments, of which some blocks are wide, and none that is not 0 becomes 0."""
+    squares = tl.where(values < float("inf"), values, 0.0)
+    scale = _scales(squares)
+    smallest = tl.min(tl.where(squares > 0, squares.to(tl.int32, bitcast=True), 0x7FFFFFFF), axis=1)
+    is_wide = smallest <= (scale - WELL_RESOLVED) << 23
+    wide_scale = tl.maximum((scale + 7 - _wide_exponent(0)) >> 3, FIRST_WIDE_SCALE)
+    codes = _codes(squares, scale, noise, SQUARE_SHIFT, SQUARE_BASE)
+    wide_noise = noise << (WIDE_SQUARE_SHIFT - SQUARE_SHIFT)
+    wide_codes = _codes(squares, _wide_exponent(wide_scale), wide_noise, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
+    codes = tl.where(is_wide[:, None], wide_codes, codes)
+    return tl.where((codes == 0) & (squares > 0), 1, codes), tl.where(is_wide, wide_scale, scale)
+
+
+@triton.jit
+def _scales(magnitude):
+    """Return the biased exponents of the blocks of a tile."""
     exponent = (tl.max(magnitude, axis=1).to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
-    exponent = tl.minimum(tl.maximum(exponent, LEAST_EXPONENT), GREATEST_EXPONENT)
+    return tl.minimum(tl.maximum(exponent, LEAST_EXPONENT), GREATEST_EXPONENT)
+
+
+@triton.jit
+def _codes(magnitude, exponent, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
     unit = tl.minimum(magnitude * _power_of_two(254 - exponent)[:, None], 1.0)
-    codes = ((unit + _offset(BASE)).to(tl.int32, bitcast=True) - BASE + noise.to(tl.int32)) >> SHIFT
-    if IS_SQUARE:
-        return tl.where((codes == 0) & (unit > 0), 1, codes), exponent
-    return tl.where(finite < 0, -codes, codes), exponent
+    return ((unit + _offset(BASE)).to(tl.int32, bitcast=True) - BASE + noise.to(tl.int32)) >> SHIFT
+
+
+@triton.jit
+def _wide_exponent(scale):
+    """Return the biased exponent that the scale of a wide block stands for."""
+    return 45 + 8 * scale
 
 
 @triton.jit

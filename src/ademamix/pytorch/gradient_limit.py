@@ -1,0 +1,38 @@
+"""Gradients in the precision of the arithmetic, and the limit of their size there.
+
+A finite gradient above 1.8e19 has no finite square in fp32: the second moment would be infinite, and the parameter NaN
+a step later. So its magnitude is limited to 2^62, whose square is finite and has a code in every storage, and the step
+is the ordinary, bounded one. What is not finite stays as it is. In fp64 there is no limit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+GRADIENT_LIMIT = 2.0**62
+
+
+def in_arithmetic(grad: Tensor, dtype: torch.dtype, grad_scale: Tensor | None, *, maximize: bool) -> Tensor:
+    """Return a gradient in the dtype of the arithmetic, unscaled, and negated if it is to be ascended."""
+    if grad.dtype == torch.float64 != dtype:
+        grad = limited(grad, torch.finfo(dtype).max)  # what is finite stays so
+    grad = grad.to(dtype)
+    if grad_scale is not None:
+        grad = grad / grad_scale
+    return -grad if maximize else grad
+
+
+def limited(grad: Tensor, limit: float = GRADIENT_LIMIT) -> Tensor:
+    """Return `grad` with the magnitude of its finite elements limited.
+
+    >>> limited(torch.tensor([3.0, -1e30, float("inf")])).tolist()
+    [3.0, -4.611686018427388e+18, inf]
+    """
+    return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad)
+
+
+def may_exceed(grads: list[Tensor]) -> bool:
+    """Tell, quickly, whether a gradient on a CPU may be beyond the limit: the sum of all squares shows it."""
+    flat = grads[0].flatten() if len(grads) == 1 else torch.cat([grad.flatten() for grad in grads])
+    return not torch.dot(flat, flat).item() < GRADIENT_LIMIT**2
