@@ -8,7 +8,7 @@ TRITON_BIN := $(TRITON_VENV)/bin
 TRITON_INSTALLED := $(TRITON_VENV)/.installed
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-triton lint bench clean
+.PHONY: demo test test-triton lint fuzz bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -25,6 +25,14 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The C++ core under AddressSanitizer and UBSan, fed by libFuzzer; needs clang and its runtime (Debian: clang,
+# libclang-rt-14-dev). Ten minutes on one core; what it finds is written to build/fuzz.
+fuzz:
+	cmake -S csrc -B build/fuzz -DADEMAMIX_FUZZ=ON -DADEMAMIX_SANITIZE=fuzzer,address,undefined \
+	  -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS=-O2
+	cmake --build build/fuzz --parallel 2
+	cd build/fuzz && ./fuzz -runs=1200000 -max_len=300 $(ARGS)
 
 bench: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'

@@ -136,6 +136,17 @@ bool step(const nb::list& parameters, const nb::list& gradients, const nb::list&
   return true;
 }
 
+// Refuses tensors of the CPU that have lost their memory: torch's own operations on them would end the process.
+void check_memory(const std::vector<nb::list>& columns, const TensorReader& reader) {
+  for (const nb::list& tensors : columns) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (reader.lacks_memory(item(tensors, i))) {
+        throw nb::value_error("a parameter, its gradient or its state has no memory: its storage is of another size");
+      }
+    }
+  }
+}
+
 // The float32 clocks of parameters.
 class Clocks {
  public:
@@ -166,11 +177,14 @@ class Clocks {
 
 NB_MODULE(_core, m) {
   m.doc() = "Fused CPU kernels of ademamix";
+  nb::set_leak_warnings(false);  // the reader lives as long as the process
   m.def("step", &step, "parameters"_a, "gradients"_a, "fasts"_a, "slows"_a, "squares"_a, "fast_scales"_a,
         "slow_scales"_a, "square_scales"_a, "skipped"_a, "row_sizes"_a, "indices"_a, "coefficients"_a, "rows"_a,
         "reader"_a, "gradient_factor"_a, "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  m.def("check_memory", &check_memory, "columns"_a, "reader"_a);
   nb::class_<TensorReader>(m, "TensorReader")
-      .def(nb::init<nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "exchange"_a.none(), "element_types"_a);
+      .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,
+           "exchange"_a.none(), "element_types"_a);
   nb::class_<Clocks>(m, "Clocks")
       .def(nb::init<const nb::list&, TensorReader>(), "clocks"_a, "reader"_a)
       .def("next", &Clocks::next)

@@ -26,11 +26,24 @@ struct Memory {
 
 class TensorReader {
  public:
-  // `exchange` is the capsule with DLPack's functions for `tensor_class`, torch.Tensor. It is None where torch has none,
-  // before 2.10: tensors are then asked through their Python methods, which takes ten times as long. `types` maps dtypes
-  // of torch to the numbers of their element types.
-  TensorReader(nanobind::type_object tensor_class, nanobind::object exchange, nanobind::dict types)
-      : tensor_class_(std::move(tensor_class)), api_(api_in(exchange)), types_(std::move(types)) {}
+  // The classes are torch.Tensor and torch.nn.Parameter. `exchange` is the capsule with DLPack's functions for them. It
+  // is None where torch has none, before 2.10: tensors are then asked through their Python methods, which takes ten
+  // times as long. `types` maps dtypes of torch to the numbers of their element types.
+  TensorReader(nanobind::type_object tensor_class, nanobind::type_object parameter_class, nanobind::object exchange,
+               nanobind::dict types)
+      : tensor_class_(std::move(tensor_class)),
+        parameter_class_(std::move(parameter_class)),
+        api_(api_in(exchange)),
+        types_(std::move(types)) {}
+
+  // Whether a tensor that should have elements in the memory of the CPU has none. Others, of classes that may be mere
+  // wrappers or on other devices, are not looked at.
+  bool lacks_memory(nanobind::handle tensor) const {
+    const nanobind::handle type = tensor.type();
+    if (!type.is(tensor_class_) && !type.is(parameter_class_)) return false;
+    const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
+    return memory.on_cpu && memory.address == nullptr && memory.size > 0;
+  }
 
   // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.
   bool contiguous() const { return contiguous_; }
@@ -115,7 +128,7 @@ class TensorReader {
             nanobind::cast<bool>(tensor.attr("is_contiguous")()), on_cpu};
   }
 
-  nanobind::type_object tensor_class_;
+  nanobind::type_object tensor_class_, parameter_class_;
   const DLPackExchangeAPI* api_;
   nanobind::dict types_;
   bool contiguous_ = true;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # The numbers under which the core knows the dtypes of tensors: `ElementType` in csrc/tensor_reader.h.
 ELEMENT_TYPES = {
@@ -23,7 +25,7 @@ ELEMENT_TYPES = {
 
 def tensor_reader(core: ModuleType, exchange: Any) -> Any:
     """Return what the core reads tensors with; `exchange` are DLPack's functions for them, None before torch 2.10."""
-    return core.TensorReader(torch.Tensor, exchange, ELEMENT_TYPES)
+    return core.TensorReader(torch.Tensor, torch.nn.Parameter, exchange, ELEMENT_TYPES)
 
 
 core: ModuleType | None
@@ -39,3 +41,9 @@ except ImportError as error:
         "compiler is found: install one (g++ or clang++) and run "
         "`pip install --force-reinstall --no-deps --no-cache-dir ademamix`, or leave `fused` out"
     )
+
+
+def check_memory(columns: Iterable[list[Tensor]]) -> None:
+    """Refuse tensors of the CPU that have lost their memory, where the core is there: torch would end the process."""
+    if core is not None:
+        core.check_memory(list(columns), reader)

@@ -15,6 +15,7 @@ from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from ademamix.pytorch import step_foreach, step_fused, step_single, storage
 from ademamix.pytorch.coefficients import Coefficients, PerTensor, Settings, next_step
+from ademamix.pytorch.core import check_memory
 from ademamix.pytorch.memory_order import PLAIN_TYPES
 from ademamix.pytorch.rounding import Rounding
 
@@ -77,6 +78,10 @@ def ademamix_step(
         fused, foreach = fastest(params, grads, differentiable=differentiable)
     body = step_fused.update if fused else step_foreach.update if foreach else step_single.update
 
+    moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
+    scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
+    if not (differentiable or torch.compiler.is_compiling()) and (as_tensors or not fused):
+        check_memory([params, grads, *moments, *scales, state_steps, slow_steps, skipped])
     coefficients, advance_clocks = next_step(state_steps, slow_steps, settings, as_tensors=as_tensors)
     if any(p.is_complex() for p in params):
         params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs = (
@@ -84,7 +89,6 @@ def ademamix_step(
             for tensors in (params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs)
         )
     moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
-    scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
     whole = Arguments(params, grads, *moments, *scales, skipped, coefficients)
     if fused:
         parts = _by_device(whole, rounding)

@@ -213,7 +213,7 @@ def is_ready(
     plain = MOMENT_DTYPES.get(dtype)
     for moment in moments:
         stored = state.get(moment)
-        if not isinstance(stored, Tensor) or stored.shape != shape:
+        if not isinstance(stored, Tensor) or stored.shape != shape or stored.layout != torch.strided:
             return False
         if stored.dtype != (plain if dtypes is None else dtypes[moment]):
             return False
@@ -230,6 +230,7 @@ def _fits(scale: Any, codes: Tensor) -> bool:
     """Tell whether `scale` can be the scales of `codes`."""
     return (
         isinstance(scale, Tensor)
+        and scale.layout == torch.strided
         and scale.dtype == torch.uint8
         and tuple(scale.shape) == block_codes.scale_shape(codes.shape)
     )
@@ -281,9 +282,9 @@ def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[s
 def _adopt_moment(
     moment: str, value: Tensor, scale: Tensor | None, param: Tensor, group: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
         raise TypeError(
-            f"the state's {moment} must be a tensor, got {_described(value)}: delete the parameter's entry from "
+            f"the state's {moment} must be a dense tensor, got {_described(value)}: delete the parameter's entry from "
             "optimizer.state to begin it anew."
         )
     if value.shape != param.shape:
@@ -314,7 +315,9 @@ def _adopt_moment(
 
 
 def _described(value: Any) -> str:
-    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{value.dtype} of shape {tuple(value.shape)} and layout {value.layout}"
 
 
 def _layout(param: Tensor, group: Mapping[str, Any]) -> torch.memory_format:
