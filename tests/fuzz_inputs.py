@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map_only
+from typing_extensions import Self
 
 from ademamix import AdEMAMix
 
@@ -38,7 +39,7 @@ class Wrapper(torch.Tensor):
     """A tensor whose elements are in another one."""
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+    def __new__(cls, inner: torch.Tensor) -> Self:
         return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
 
     def __init__(self, inner: torch.Tensor) -> None:
@@ -178,7 +179,7 @@ def case(number: int) -> None:
     if r.random() < 0.8:
         optimizer.step()
     if r.random() < 0.2:
-        # Of a tensor that has lost its memory nothing but a step is asked: whatever else torch does to it ends the process.
+        # Of a tensor that has lost its memory nothing but a step is asked: other operations of torch end the process.
         attempt(lambda: spoil(optimizer, r, HOLLOW))
         attempt(optimizer.step)
         return
