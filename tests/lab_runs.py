@@ -26,7 +26,7 @@ TINY = Run(
     steps=24,
     batch=2,
     validate_every=8,
-    validation_batches=2,
+    validation_examples=4,
     record_every=4,
 )
 

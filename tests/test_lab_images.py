@@ -15,7 +15,7 @@ from PIL import Image
 from ademamix.lab.config import Images, ViT
 from ademamix.lab.data import Batch, DataError, images, load
 from ademamix.lab.data.images import Augmentation, RandomCrop
-from ademamix.lab.data.order import ShuffledEpochs, spread_batches
+from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.pictures import Pictures, Splits
 
 DIGITS = ViT(kind="vit", width=16, layers=1, heads=1, patch=2, image=8, channels=1)
@@ -53,13 +53,15 @@ def test_every_item_is_visited_once_an_epoch(items, batch, seed):
         assert sorted(epoch.tolist()) == list(range(items))
 
 
-@given(st.integers(0, 200), st.integers(1, 20), st.integers(0, 20))
-def test_validation_batches_have_nothing_twice_and_even_gaps(items, batch, count):
-    chosen = list(spread_batches(items, batch=batch, count=count))
-    assert len(chosen) == min(count, items // batch)
+@given(st.integers(0, 200), st.integers(1, 20), st.integers(0, 250))
+def test_validation_has_nothing_twice_and_even_gaps_whatever_the_chunk(items, chunk, count):
+    chosen = list(spread_evenly(items, chunk=chunk, count=count))
+    assert sum(map(len, chosen)) == min(count, items)
+    assert all(len(each) == chunk for each in chosen[:-1])
     if chosen:
-        everything = np.sort(np.concatenate(chosen))
-        assert everything[0] >= 0
+        everything = np.concatenate(chosen)
+        assert np.array_equal(everything, np.concatenate(list(spread_evenly(items, chunk=7, count=count))))
+        assert everything[0] == 0
         assert everything[-1] < items
         gaps = np.diff(everything)
         assert gaps.min(initial=1) >= 1
@@ -84,13 +86,12 @@ def test_digits_are_those_of_scikit_learn_split_in_every_class(digits):
 
     bunch = load_digits()
     data = digits[False]
-    validation = list(data.validation(1000))
-    assert len(validation) == 355 // 32
-    inputs, targets = (torch.cat(part) for part in zip(*validation, strict=True))
+    inputs, targets = (torch.cat(part) for part in zip(*data.validation(1000, chunk=32), strict=True))
+    assert len(targets) == 355
     original = ((inputs - inputs.min()) / (inputs.max() - inputs.min()) * 16).round()
     known = {tuple(image.flatten()): label for image, label in zip(bunch.images, bunch.target, strict=True)}
     assert [known[image] for image in rows(original)] == targets.tolist()
-    assert torch.bincount(targets, minlength=10).min() >= 25
+    assert torch.bincount(targets, minlength=10).min() >= 34
 
 
 def test_training_held_out_and_validation_digits_are_disjoint(digits):
@@ -98,7 +99,7 @@ def test_training_held_out_and_validation_digits_are_disjoint(digits):
     steps = -(-(1442 - 64) // 32)
     training = {row for step in range(steps) for row in rows(data.batch(step).inputs)}
     held_out = {row for index in range(2) for row in rows(data.held_out(index).inputs)}
-    validation = {row for batch in data.validation(1000) for row in rows(batch.inputs)}
+    validation = {row for batch in data.validation(1000, chunk=32) for row in rows(batch.inputs)}
     assert len(training) == 1442 - 64
     assert len(held_out) == 64
     assert not training & held_out
@@ -118,7 +119,9 @@ def test_a_batch_is_a_function_of_seed_and_step(digits):
     for one, two in ((0, 1), (1, 2)):  # mixed differently for another seed and for another step
         assert int((weights[one] == weights[two]).sum()) < 8
     assert same(other.held_out(1), again.held_out(1))
-    assert all(same(one, two) for one, two in zip(other.validation(3), again.validation(3), strict=True))
+    assert all(
+        same(one, two) for one, two in zip(*(each.validation(9, chunk=3) for each in (other, again)), strict=True)
+    )
     assert other.fingerprint == again.fingerprint
 
 
@@ -143,9 +146,19 @@ def test_only_training_batches_are_augmented(digits):
     assert torch.equal(batch.targets.gather(1, plain.targets[:, None]) > 0, torch.ones(32, 1, dtype=torch.bool))
     assert not torch.equal(batch.inputs, plain.inputs)
     for kind in ("held_out", "validation"):
-        one, two = (next(each.validation(2)) if kind == "validation" else each.held_out(0) for each in digits.values())
+        one, two = (
+            next(each.validation(32, chunk=32)) if kind == "validation" else each.held_out(0)
+            for each in digits.values()
+        )
         assert same(one, two)
         assert one.targets.shape == (32,)
+
+
+def test_a_split_without_images_is_refused(monkeypatch):
+    empty, some = (Pictures(np.zeros(n, np.int64), lambda _: Image.new("L", (8, 8))) for n in (0, 40))
+    monkeypatch.setattr(images, "open_pictures", lambda source: Splits(some, empty, classes=2))
+    with pytest.raises(DataError, match="'digits' has no images for validation"):
+        read()
 
 
 def test_digits_are_cropped_slightly_and_never_mirrored(monkeypatch):
@@ -233,7 +246,7 @@ def test_class_folders_are_read_resized_and_scaled(class_folders):
     assert torch.allclose(red, 2.0 * batch.targets - 1, atol=0.05)
     greens = ((batch.inputs[:, 1, 0, 0] + 1) * 127.5)[batch.targets == 0]
     assert sorted(round(float(green), -1) for green in greens) == [20, 40, 60, 80, 100, 100]
-    (validation,) = read(class_folders, model=SMALL, batch=6).validation(9)
+    (validation,) = read(class_folders, model=SMALL, batch=6).validation(9, chunk=9)
     assert torch.allclose(validation.inputs[:, 2], torch.tensor(200 / 255 - 1), atol=0.05)
     grey = read(class_folders, model=SMALL.model_copy(update={"channels": 1}), batch=6)
     assert grey.batch(0).inputs.shape == (6, 1, 4, 4)
@@ -289,8 +302,6 @@ def test_a_changed_image_or_class_changes_the_fingerprint(class_folders):
 def test_folders_that_cannot_be_used_are_explained(class_folders, tmp_path):
     with pytest.raises(DataError, match=r"a batch of 13 images needs as many, got 12 for training"):
         read(class_folders, model=SMALL, batch=13)
-    with pytest.raises(DataError, match=r"a batch of 7 images needs as many, got 6 for validation"):
-        read(class_folders, model=SMALL, batch=7)
     with pytest.raises(DataError, match=r"got 0 for training \(9 batches are held out\)"):
         read(class_folders, model=SMALL, batch=2, held_out_batches=9)
     with pytest.raises(DataError, match="1 or 3 channels, got a model of 2"):
@@ -353,7 +364,7 @@ def test_cifar_is_read_from_both_kinds_of_files(tmp_path):
     data = [read(folder, model=model, batch=4, augment=False) for folder in (tmp_path / "python", new)]
     assert data[0].fingerprint == data[1].fingerprint
     assert data[0].outputs == 10
-    (batch,) = data[1].validation(5)
+    (batch,) = data[1].validation(5, chunk=5)
     pixels, labels = cifar_records(4, 5)
     assert torch.equal(batch.targets, torch.from_numpy(labels))
     expected = torch.from_numpy(pixels.reshape(4, 3, 32, 32)) / 127.5 - 1
@@ -388,4 +399,4 @@ def test_a_dataset_of_images_is_read(class_folders, tmp_path, monkeypatch):
     assert data.outputs == 2
     assert data.fingerprint == local.fingerprint
     assert same(data.batch(3), local.batch(3))
-    assert same(next(data.validation(1)), next(local.validation(1)))
+    assert same(next(data.validation(1, chunk=1)), next(local.validation(1, chunk=1)))

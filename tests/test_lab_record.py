@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.lab import environment, models
+from ademamix.lab import config, environment, models
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.runner import run_all
@@ -32,6 +32,23 @@ def test_the_key_depends_on_what_decides_the_numbers() -> None:
         changed(TINY, clip=None),
     ]
     assert len({TINY.key, *(other.key for other in others)}) == 4
+
+
+def test_the_key_depends_on_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = TINY.key
+    monkeypatch.setattr(config, "FORMAT", config.FORMAT + 1)
+    assert TINY.key != before
+
+
+def test_a_folder_of_another_format_is_not_taken_for_one_of_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _folder(tmp_path)
+    with folder.locked():
+        pass
+    monkeypatch.setattr(config, "FORMAT", config.FORMAT + 1)
+    with pytest.raises(RunError, match=f"{folder.path.name}' is that of a run of another version"):
+        open_folder(folder.path)
 
 
 def test_the_key_does_not_depend_on_how_a_number_is_spelled() -> None:

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ademamix import AdEMAMix
 from ademamix.lab import data, models
+from ademamix.lab import train as train_module
 from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Switch, Text, UpdateNorms, ViT, read
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.record import RunError, RunFolder
@@ -41,6 +42,25 @@ def test_every_kind_of_model_learns(run: Run, tmp_path: Path) -> None:
     validations = [row for row in rows if "validation_loss" in row]
     assert [row["step"] for row in validations] == [20, 40, 60]
     assert ("accuracy" in validations[-1]) == (run is VIT)
+
+
+@pytest.mark.parametrize("run", [TINY, VIT], ids=["text", "images"])
+def test_the_training_batch_does_not_change_what_validates(run: Run, tmp_path: Path) -> None:
+    scores = []
+    for batch, seed in [(1, 0), (8, 5)]:
+        dataset = data.load(run.data, model=run.model, batch=batch, seed=seed, cache=tmp_path)
+        scores.append(Training(changed(run, batch=batch, validation_examples=70), dataset, "cpu").validate())
+    assert scores[0] == scores[1]
+
+
+def test_validation_is_the_mean_over_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = changed(TINY, validation_examples=70)
+    dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path)
+    (everything,) = dataset.validation(70, chunk=70)
+    for logits_at_once in (train_module.VALIDATION_LOGITS, 1):  # a chunk of 32, and of a single example
+        monkeypatch.setattr(train_module, "VALIDATION_LOGITS", logits_at_once)
+        training = Training(run, dataset, "cpu")
+        assert training.validate()["validation_loss"] == pytest.approx(training.loss_on(everything), rel=1e-6)
 
 
 def test_the_loop_is_the_bare_loop(tmp_path: Path) -> None:

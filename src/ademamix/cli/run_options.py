@@ -101,7 +101,7 @@ def check_device(device: str) -> None:
 
 def changed(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with what the user chose."""
-    from ademamix.lab.config import Run
+    from ademamix.lab.config import Run, validation_interval
     from ademamix.lab.models import PRESETS
 
     fields: dict[str, Any] = base.model_dump()
@@ -126,7 +126,7 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
     elif options.steps is not None:
         fields["schedule"]["warmup"] = max(1, fields["steps"] // 100)
     if options.validate_every is None:
-        fields["validate_every"] = max(1, fields["steps"] // 50)
+        fields["validate_every"] = validation_interval(fields["steps"], fields["batch"])
     return Run(**fields)
 
 

@@ -25,7 +25,6 @@ DEFAULT = Run(
     steps=10_000,
     batch=8,
     validate_every=200,
-    validation_batches=64,
 )
 OPTIMIZERS = {
     "adamw": DEFAULT.optimizer,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -17,6 +18,15 @@ NotNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Part = TypeVar("Part", bound="Config")
+
+FORMAT = 2
+"""Raised when the same config comes to mean other numbers: runs of another format are other runs, under other keys."""
+VALIDATION_EXAMPLES = 512
+MOST_VALIDATIONS = 50
+VALIDATION_SHARE = 0.1
+"""Of the time of a run, as far as :func:`validation_interval` chooses it."""
+VALIDATION_COST = 0.31
+"""The time to validate on an example over that to train on it: a forward pass over a step (gpt-tiny on a CPU)."""
 
 
 class Config(BaseModel):
@@ -216,7 +226,8 @@ class Run(Config):
     parameters: Literal["fp32", "bf16"] = "fp32"
     autocast: bool = False
     """Forward pass in bf16, parameters as they are."""
-    validation_batches: Positive = 32
+    validation_examples: Positive = VALIDATION_EXAMPLES
+    """How many windows of text, or images, a validation looks at, whatever the batch; all, if there are fewer."""
     record_every: Positive = 10
     """The training loss is recorded as its mean over this many steps."""
     switch: Switch | None = None
@@ -255,12 +266,24 @@ class Run(Config):
 
     @property
     def key(self) -> str:
-        """The name of the run's folder: a hash of all fields that differ from their defaults.
+        """The name of the run's folder: a hash of the format and of all fields that differ from their defaults.
 
         Without the defaults, so that a field that is added to this class later does not rename the runs of today.
         """
-        fields = self.model_dump(mode="json", exclude_defaults=True)
+        fields = {"format": FORMAT, **self.model_dump(mode="json", exclude_defaults=True)}
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMPLES) -> int:
+    """Return how many steps to put between validations, so that they take about a tenth of the time of a run.
+
+    There are at most fifty. A run that is too short for even one has it all the same, after its last step.
+
+    >>> validation_interval(10_000, batch=8), validation_interval(1000, batch=8), validation_interval(1000, batch=64)
+    (200, 199, 25)
+    """
+    affordable = math.ceil(VALIDATION_COST * examples / (VALIDATION_SHARE * batch))
+    return max(1, steps // MOST_VALIDATIONS, affordable)
 
 
 def _first_step(probe: FollowBatch | InjectBatch | UpdateNorms) -> int:

@@ -123,6 +123,15 @@ def logits(model: nn.Module, inputs: Tensor) -> Tensor:
     return result
 
 
+def logits_per_example(config: GPT | Mamba | ViT, outputs: int) -> int:
+    """Return how many logits a model computes for a window of text or an image.
+
+    >>> logits_per_example(PRESETS["gpt-tiny"], outputs=256)
+    32768
+    """
+    return outputs if isinstance(config, ViT) else config.context * outputs
+
+
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     r"""Return the mean cross-entropy over all positions, in fp32.
 

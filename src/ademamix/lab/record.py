@@ -220,7 +220,10 @@ class RunFolder:
 
 def open_folder(path: Path) -> RunFolder:
     """Return the run whose folder this is."""
-    return RunFolder(path.parent, read(Run, (path / "config.json").read_text()))
+    folder = RunFolder(path.parent, read(Run, (path / "config.json").read_text()))
+    if folder.path.name != path.resolve().name:
+        raise RunError(f"the folder {str(path)!r} is that of a run of another version: train it again")
+    return folder
 
 
 def _hash(path: Path) -> str:

@@ -29,6 +29,8 @@ from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.record import Result, RunError, RunFolder
 
 SAVE_EVERY = 30.0  # seconds
+VALIDATION_CHUNK = 32  # examples at once; more are no faster
+VALIDATION_LOGITS = 1 << 27  # or as many as have so many logits, half a gigabyte
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ class Training:
         )
         self._peak = config.optimizer.lr
         self._loss_sum = torch.zeros((), device=self._device)
+        # of the model and the data alone: with another size the loss would be rounded differently
+        per_example = models.logits_per_example(config.model, dataset.outputs)
+        self._validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
 
     def advance(self) -> dict[str, float]:
         """Take a step, and return what there is to record after it."""
@@ -126,18 +131,18 @@ class Training:
 
     def validate(self) -> dict[str, float]:
         """Return the mean loss on the validation split and, for images, the share of right answers."""
-        losses, right, answers = [], 0, 0
+        losses, right, examples = [], 0, 0
         self.model.eval()
-        for batch in self.data.validation(self.config.validation_batches):
+        for batch in self.data.validation(self.config.validation_examples, chunk=self._validation_chunk):
             batch = self._placed(batch)
             with torch.no_grad(), self._autocast():
                 logits = models.logits(self.model, batch.inputs)
-                losses.append(models.cross_entropy(logits, batch.targets).item())
+                losses.append(len(batch.inputs) * models.cross_entropy(logits, batch.targets).item())
+            examples += len(batch.inputs)
             if self.config.data.kind == "images":
                 right += int((logits.argmax(-1) == batch.targets).sum())
-                answers += len(batch.targets)
-        row = {"validation_loss": math.fsum(losses) / len(losses)}
-        return row | {"accuracy": right / answers} if answers else row
+        row = {"validation_loss": math.fsum(losses) / examples}
+        return row | {"accuracy": right / examples} if self.config.data.kind == "images" else row
 
     def loss_on(self, batch: Batch) -> float:
         """Return the loss on a batch, as in validation."""

@@ -46,8 +46,11 @@ class Dataset(Protocol):
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0: always the same one."""
 
-    def validation(self, count: int) -> Iterator[Batch]:
-        """Yield `count` batches spread evenly over the validation split, nothing twice; fewer if it has not as many."""
+    def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` examples spread evenly over the validation split, nothing twice, in batches of `chunk`.
+
+        They do not depend on the training batch or the seed. If the split has fewer, they are all of it.
+        """
 
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training: no training batch has anything of it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ademamix.lab.config import Images, ViT
 from ademamix.lab.data import Batch, DataError
-from ademamix.lab.data.order import ShuffledEpochs, spread_batches
+from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.pictures import Pictures, Splits, open_pictures
 
 MODES = {1: "L", 3: "RGB"}
@@ -50,12 +50,13 @@ class LabelledImages:
         drawn = np.random.default_rng(0).permutation(len(splits.training.labels))
         self._trained = drawn[: max(0, len(drawn) - config.held_out_batches * batch)]
         self._held_out = drawn[len(self._trained) :]
-        for name, count in (("training", len(self._trained)), ("validation", len(splits.validation.labels))):
-            if count < batch:
-                raise DataError(
-                    f"a batch of {batch} images needs as many, got {count} for {name} ({config.held_out_batches} "
-                    "batches are held out): give more images, or a smaller batch"
-                )
+        if len(self._trained) < batch:
+            raise DataError(
+                f"a batch of {batch} images needs as many, got {len(self._trained)} for training "
+                f"({config.held_out_batches} batches are held out): give more images, or a smaller batch"
+            )
+        if not len(splits.validation.labels):
+            raise DataError(f"{config.source!r} has no images for validation: give some")
         self._training = _Pixels(splits.training, size, channels)
         self._validation = _Pixels(splits.validation, size, channels)
         self._order = ShuffledEpochs(len(self._trained), batch=batch, seed=seed)
@@ -80,9 +81,9 @@ class LabelledImages:
         augmented, probabilities = self._augmentation(images, labels, seed)
         return Batch(self._standardised(augmented), probabilities)
 
-    def validation(self, count: int) -> Iterator[Batch]:
-        """Yield `count` batches spread evenly over the validation images; fewer if there are not as many."""
-        for chosen in spread_batches(len(self._validation), batch=self._batch, count=count):
+    def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` images spread evenly over the validation split, in batches of `chunk`; fewer if it is small."""
+        for chosen in spread_evenly(len(self._validation), count=count, chunk=chunk):
             yield self._plain(self._validation, chosen)
 
     def held_out(self, index: int) -> Batch:

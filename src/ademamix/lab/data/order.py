@@ -45,15 +45,15 @@ class ShuffledEpochs:
         return order, phase
 
 
-def spread_batches(items: int, *, batch: int, count: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the items of at most `count` batches: evenly spaced over all items, none twice, each batch over all of it.
+def spread_evenly(items: int, *, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
+    """Yield `count` of the items, evenly spaced and none twice, in chunks; all of them if there are fewer.
 
-    >>> [chosen.tolist() for chosen in spread_batches(8, batch=2, count=2)]
-    [[0, 4], [2, 6]]
-    >>> [chosen.tolist() for chosen in spread_batches(5, batch=2, count=9)]
-    [[0, 2], [1, 3]]
+    >>> [chosen.tolist() for chosen in spread_evenly(8, count=4, chunk=3)]
+    [[0, 2, 4], [6]]
+    >>> [chosen.tolist() for chosen in spread_evenly(3, count=4, chunk=8)]
+    [[0, 1, 2]]
     """
-    count = min(count, items // batch)
-    chosen = np.arange(count * batch) * items // max(1, count * batch)
-    for index in range(count):
-        yield chosen[index::count]
+    count = min(count, items)
+    chosen = np.arange(count) * items // max(1, count)
+    for first in range(0, count, chunk):
+        yield chosen[first : first + chunk]

@@ -9,7 +9,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ademamix.lab.data import Batch, DataError
-from ademamix.lab.data.order import ShuffledEpochs, spread_batches
+from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.tokens import TokenFiles, Tokens
 
 
@@ -25,7 +25,7 @@ class Windows:
     >>> data = Windows(tokens, context=4, batch=2, held_out_batches=1, seed=0)
     >>> data.held_out(0).inputs.tolist()
     [[91, 92, 93, 94], [95, 96, 97, 98]]
-    >>> [batch.targets.tolist() for batch in data.validation(1)]
+    >>> [batch.targets.tolist() for batch in data.validation(2, chunk=8)]
     [[[101, 102, 103, 104], [109, 110, 111, 112]]]
     """
 
@@ -43,10 +43,10 @@ class Windows:
                 f"{wanted} and {held_out_batches} held-out ones need {(batch + 1) * context + held_out_tokens:,} tokens"
                 f" of training text, got {len(tokens.training):,}: give more text, or a smaller batch or context"
             )
-        if self._validation_windows < batch:
+        if self._validation_windows < 1:
             raise DataError(
-                f"{wanted} needs {batch * context + 1:,} tokens of validation text, got {len(tokens.validation):,}: "
-                "give more text, or a smaller batch or context"
+                f"a window needs {context + 1:,} tokens of validation text, got {len(tokens.validation):,}: give more "
+                "text, or a smaller context"
             )
         self._starts = ShuffledEpochs(windows, batch=batch, seed=seed, stride=context)
         self._training = sliding_window_view(tokens.training, context + 1)
@@ -56,9 +56,9 @@ class Windows:
         """Return the training batch of a step, counted from 0."""
         return _as_batch(self._training[self._starts(step)])
 
-    def validation(self, count: int) -> Iterator[Batch]:
-        """Yield `count` batches of windows spread evenly over the validation text; fewer if it has not as many."""
-        for windows in spread_batches(self._validation_windows, batch=self._batch, count=count):
+    def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` windows spread evenly over the validation text, in batches of `chunk`; fewer if it is short."""
+        for windows in spread_evenly(self._validation_windows, count=count, chunk=chunk):
             yield _as_batch(self._validation[windows * self._context])
 
     def held_out(self, index: int) -> Batch:

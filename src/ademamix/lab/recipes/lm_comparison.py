@@ -104,7 +104,7 @@ def _smoke() -> list[Setting]:
         "steps": 20,
         "batch": 2,
         "validate_every": 10,
-        "validation_batches": 2,
+        "validation_examples": 4,
     }
     return [
         replace(cosine, title="smoke", base=cosine.base.model_copy(update=update), longer=(40,), rates=1, seeds=(1,))
