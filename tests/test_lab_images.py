@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ademamix.lab.config import Images, ViT
-from ademamix.lab.data import Batch, DataError, images, load
+from ademamix.lab.data import Batch, DataError, images, load, pictures
 from ademamix.lab.data.images import Augmentation, RandomCrop
 from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.pictures import Pictures, Splits
@@ -281,7 +281,7 @@ def test_parts_are_cut_from_all_of_an_image_before_it_is_made_small(class_folder
 
 def test_images_that_are_too_many_to_keep_are_decoded_batch_by_batch(class_folders, monkeypatch):
     kept = read(class_folders, model=SMALL, batch=4)
-    monkeypatch.setattr(images, "KEPT_BYTES", 0)
+    monkeypatch.setattr(pictures, "KEPT_BYTES", 0)
     decoded = read(class_folders, model=SMALL, batch=4)
     assert all(same(kept.batch(step), decoded.batch(step)) for step in (0, 7))
     before = decoded.fingerprint

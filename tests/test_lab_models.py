@@ -16,8 +16,9 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from ademamix.lab import mamba_scan
 from ademamix.lab.config import GPT, ViT
-from ademamix.lab.models import PRESETS, build_model, cross_entropy, logits, parameter_groups
+from ademamix.lab.models import build_model, cross_entropy, logits, parameter_groups
 from ademamix.lab.models import save as save_model
+from ademamix.lab.presets import PRESETS
 
 TINY = ("gpt-tiny", "mamba-tiny", "vit-tiny")
 OUTPUTS = 32

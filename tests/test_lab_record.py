@@ -17,6 +17,7 @@ from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, o
 from ademamix.lab.runner import run_all
 from ademamix.lab.train import Options, train
 from lab_runs import CONTEXT, DELICATE, TINY, changed, kill, outcome, process
+from lab_text import finish, in_process
 
 
 def _folder(tmp_path: Path) -> RunFolder:
@@ -245,6 +246,33 @@ def test_runs_between_which_the_data_changed_are_not_compared(tmp_path: Path) ->
     source.unlink()
     with pytest.raises(RunError, match=f"trained on the older one, '.*{runs['adamw'].key}', and give"):
         run_all(runs, options)
+
+
+@pytest.mark.parametrize("other", [{"image": 16}, {"channels": 3}], ids=["size", "channels"])
+def test_a_model_of_another_size_does_not_change_the_images(other: dict[str, int], tmp_path: Path) -> None:
+    vit = {"kind": "vit", "width": 16, "layers": 1, "heads": 1, "patch": 4, "image": 8, "channels": 1}
+    runs = {str(model): changed(TINY, model=model, data={"kind": "images"}, steps=8) for model in (vit, vit | other)}
+    for run in runs.values():
+        train(run, Options(tmp_path))
+    assert len(run_all(runs, Options(tmp_path))) == 2
+
+
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_kept_results_are_shown_without_torch(kind: str, tmp_path: Path) -> None:
+    vit = {"kind": "vit", "width": 16, "layers": 1, "heads": 1, "patch": 4, "image": 8, "channels": 1}
+    run = TINY if kind == "text" else changed(TINY, model=vit, data={"kind": "images"})
+    train(run, Options(tmp_path))
+    code = """
+        import sys
+        from pathlib import Path
+        from ademamix.lab.config import Run, read
+        from ademamix.lab.execution import Options
+        from ademamix.lab.runner import run_all
+
+        print(run_all({"kept": read(Run, sys.argv[1])}, Options(Path(sys.argv[2])))["kept"].steps)
+        assert not {"torch", "transformers", "datasets"} & set(sys.modules)
+    """
+    assert finish(in_process(code, run.model_dump_json(), tmp_path)) == "24\n"
 
 
 def test_the_environment_is_kept_where_it_changed(tmp_path: Path) -> None:

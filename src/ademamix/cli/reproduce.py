@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
             print(load(options.recipe)(folder, options.scale))
         return 0
     from ademamix.lab.display import Lab
-    from ademamix.lab.train import Options
+    from ademamix.lab.execution import Options
 
     check_device(options.device)
     with complaints_of_the_lab():

@@ -14,7 +14,7 @@ from ademamix.cli.arguments import Complaint, few, name_and_settings, positive, 
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
-    from ademamix.lab.train import Options
+    from ademamix.lab.execution import Options
 
 DESCRIPTION = """\
 models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):
@@ -78,7 +78,7 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
 
 def execution(options: argparse.Namespace) -> Options:
     """Return how to carry runs out."""
-    from ademamix.lab.train import Options
+    from ademamix.lab.execution import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
@@ -102,7 +102,7 @@ def check_device(device: str) -> None:
 def changed(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with what the user chose."""
     from ademamix.lab.config import Run, validation_interval
-    from ademamix.lab.models import PRESETS
+    from ademamix.lab.presets import PRESETS
 
     fields: dict[str, Any] = base.model_dump()
     if options.model is not None:

@@ -21,7 +21,7 @@ from ademamix.cli.run_options import (
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.train import Progress
+    from ademamix.lab.execution import Progress
 
 INTRODUCTION = """\
 Train one model.

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ademamix.hyperparameters import BETAS
 from ademamix.lab import figures
 from ademamix.lab.config import ConfigError, Cosine, Optimizer, Run, Text
-from ademamix.lab.models import PRESETS
+from ademamix.lab.presets import PRESETS
 from ademamix.lab.record import Result, RunFolder
 from ademamix.schedules import PAPER_BETA3, beta3_for_horizon
 

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution import Options
 from ademamix.lab.record import Result, RunFolder
 from ademamix.lab.runner import Status, run_all
-from ademamix.lab.train import Options
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -96,7 +96,7 @@ def describe(status: Status) -> str:
     """Say how far a run is, in a few words.
 
     >>> from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
-    >>> from ademamix.lab.train import Progress
+    >>> from ademamix.lab.execution import Progress
     >>> config = Run(
     ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
     ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine"),

@@ -8,11 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import ademamix
 from ademamix.lab import data
-from ademamix.lab.config import Data, Model
+from ademamix.lab.config import Data
 from ademamix.lab.data.hub import is_of_the_hub
 from ademamix.lab.record import RunError, RunFolder
 
@@ -30,24 +28,24 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
 
 def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
     """Refuse to show the results of runs whose data has changed since; data that is gone is taken as it was."""
-    fingerprints: dict[tuple[Data, Model], str | None] = {}
+    fingerprints: dict[Data, str | None] = {}
     for folder in folders:
-        config = folder.config
-        if is_of_the_hub(config.data.source):  # taken to stay what it was: it might have to be read all over again
+        config = folder.config.data
+        if is_of_the_hub(config.source):  # taken to stay what it was: it might have to be read all over again
             continue
-        if (config.data, config.model) not in fingerprints:
+        if config not in fingerprints:
             try:
-                dataset = data.load(config.data, model=config.model, batch=config.batch, seed=config.seed, cache=cache)
-                fingerprints[config.data, config.model] = dataset.fingerprint
+                fingerprints[config] = data.fingerprint(config, cache)
             except data.DataError:
-                fingerprints[config.data, config.model] = None
-        fingerprint = fingerprints[config.data, config.model]
-        if fingerprint is not None:
-            check_data(folder, fingerprint)
+                fingerprints[config] = None
+        if (now := fingerprints[config]) is not None:
+            check_data(folder, now)
 
 
 def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> None:
     """Write down what the run is carried out with after `step`, if it differs from what it was until then."""
+    import torch  # who only looks at results does not wait for it
+
     now = {
         "ademamix": ademamix.__version__,
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""The models of the lab: Hugging Face's GPT-2, Mamba and ViT, at the paper's sizes and at small ones."""
+"""The models of the lab: Hugging Face's GPT-2, Mamba and ViT; presets.py has their sizes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,8 @@ from torch import Tensor, nn
 
 from ademamix.lab.config import GPT, Mamba, ViT
 
-if TYPE_CHECKING:  # transformers takes seconds to import, and who only asks for a preset does not need it
+if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all of its models
     from transformers import PreTrainedModel
-
-PRESETS: dict[str, GPT | Mamba | ViT] = {
-    "gpt-tiny": GPT(kind="gpt", width=64, layers=3, heads=2, context=128),
-    "gpt-mini": GPT(kind="gpt", width=128, layers=4, heads=4, context=128),
-    "gpt-110m": GPT(kind="gpt", width=768, layers=12, heads=12, context=1024),
-    "gpt-330m": GPT(kind="gpt", width=1024, layers=24, heads=16, context=1024),
-    "gpt-1.3b": GPT(kind="gpt", width=2048, layers=24, heads=16, context=1024),
-    "mamba-tiny": Mamba(kind="mamba", width=64, layers=2, context=64),
-    "mamba-168m": Mamba(kind="mamba", width=768, layers=24, state=16, expansion=2, context=1024),
-    "vit-tiny": ViT(kind="vit", width=64, layers=2, heads=2, patch=2, image=8, channels=1),
-    "vit-24m": ViT(kind="vit", width=384, layers=12, heads=6, patch=16, image=224, dropout=0.1),
-    "vit-86m": ViT(kind="vit", width=768, layers=12, heads=12, patch=16, image=224, dropout=0.1),
-}
-"""Models by name. The sizes in the names are the paper's (appendix B); `vit-tiny` is for scikit-learn's digits."""
-
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """What a run's parameters can be."""
@@ -37,6 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
     """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
 
+    >>> from ademamix.lab.presets import PRESETS
     >>> model = build_model(PRESETS["gpt-tiny"], outputs=256)
     >>> model.num_parameters()
     174656
@@ -126,6 +112,7 @@ def logits(model: nn.Module, inputs: Tensor) -> Tensor:
 def logits_per_example(config: GPT | Mamba | ViT, outputs: int) -> int:
     """Return how many logits a model computes for a window of text or an image.
 
+    >>> from ademamix.lab.presets import PRESETS
     >>> logits_per_example(PRESETS["gpt-tiny"], outputs=256)
     32768
     """

@@ -16,13 +16,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from filelock import FileLock, Timeout
 
 from ademamix.lab.atomic import PART, to_disk, whole_or_not_at_all, write_atomically
 from ademamix.lab.config import Run, read
+
+if TYPE_CHECKING:  # it takes a second to import, and who only reads a result does not need it
+    import torch
 
 KEPT_CHECKPOINTS = 2  # the newest may be torn by a failing disk
 
@@ -55,7 +57,7 @@ class Result:
 class RunFolder:
     """The folder of one run, `root`/`config.key`.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> from ademamix.lab.config import GPT, Cosine, Optimizer, Text
     >>> config = Run(
     ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
@@ -135,6 +137,8 @@ class RunFolder:
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, and the metrics so far, to disk; then remove the oldest."""
+        import torch
+
         with self.explained("write a checkpoint to"):
             if self._metrics.exists():
                 to_disk(self._metrics)
@@ -151,6 +155,8 @@ class RunFolder:
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> tuple[int, dict[str, Any]] | None:
         """Return the newest checkpoint that is whole, and its step; say so if a newer one is not."""
+        import torch
+
         for path in self._checkpoints():
             step, name = path.stem.split("-")
             if _hash(path) == name:

@@ -9,15 +9,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
-from ademamix.lab import environment, optimizers, worker
+from ademamix.lab import environment, worker
 from ademamix.lab.config import Run
+from ademamix.lab.execution import Options, Progress
 from ademamix.lab.interrupt import EXIT_CODE, Interrupted, asked_to_stop
 from ademamix.lab.record import Result, RunError, RunFolder
-from ademamix.lab.train import Options, Progress
 
 REFRESH = 0.5  # seconds
 
@@ -88,14 +88,13 @@ def run_all(
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
-    Their optimizers are checked before the first begins, and that all have the same data as soon as one has begun.
+    Optimizers are checked before the first run begins, and that all have the same data as soon as one has begun.
     `watch(statuses)` is called about twice a second.
     """
-    for config in runs.values():
-        optimizers.check(config)
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
+    _check_optimizers(statuses[name].config for name in waiting)
     environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
     events: queue.Queue[_Event] = queue.Queue()
     with asked_to_stop() as stop, contextlib.ExitStack() as stack, _dismissed_together() as workers:
@@ -128,6 +127,13 @@ def run_all(
         watch(statuses)
     environment.check_same_data(folders.values())
     return {name: status.result for name, status in statuses.items() if status.result is not None}
+
+
+def _check_optimizers(configs: Iterable[Run]) -> None:
+    for config in configs:
+        from ademamix.lab import optimizers  # torch, for which who only shows results does not wait
+
+        optimizers.check(config)
 
 
 @contextlib.contextmanager

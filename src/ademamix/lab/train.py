@@ -12,9 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,45 +22,15 @@ from ademamix.lab import data, environment, models, optimizers, probes, sinks
 from ademamix.lab.bench_steps import state_bytes
 from ademamix.lab.config import Run
 from ademamix.lab.data import Batch, Dataset, OnRead
+from ademamix.lab.execution import Options, Progress
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.record import Result, RunError, RunFolder
 
-SAVE_EVERY = 30.0  # seconds
+__all__ = ["Options", "Progress", "Training", "train"]
+
 VALIDATION_CHUNK = 32  # examples at once; more are no faster
 VALIDATION_LOGITS = 1 << 27  # or as many as have so many logits, half a gigabyte
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to carry out a run: what does not change its numbers."""
-
-    out: Path
-    """Runs are kept in `out`/runs, prepared data in `out`/data."""
-    device: str = "cpu"
-    save_every: float = SAVE_EVERY
-    """Seconds between checkpoints."""
-    wandb: str | None = None
-    """A project of Weights & Biases to record to."""
-
-    @property
-    def runs(self) -> Path:
-        """The folder of runs."""
-        return self.out / "runs"
-
-    @property
-    def data(self) -> Path:
-        """The folder of prepared data."""
-        return self.out / "data"
-
-
-class Progress(NamedTuple):
-    """How far a run is."""
-
-    step: int
-    loss: float | None
-    validation_loss: float | None
-    steps_a_second: float
 
 
 class Training:

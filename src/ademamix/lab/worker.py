@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ademamix.lab.config import ConfigError, Run, read
 from ademamix.lab.data import DataError
+from ademamix.lab.execution import Options
 from ademamix.lab.interrupt import EXIT_CODE, Interrupted
 from ademamix.lab.record import RunError
-from ademamix.lab.train import Options, train
 
 
 def command(options: Options, *, threads: int) -> list[str]:
@@ -40,6 +38,10 @@ def command(options: Options, *, threads: int) -> list[str]:
 
 def main(arguments: dict[str, Any]) -> None:
     """Carry out runs until the input ends."""
+    import torch  # who only asks for the command does not wait for it
+
+    from ademamix.lab.train import train
+
     torch.set_num_threads(arguments.pop("threads"))
     options = Options(**{**arguments, "out": Path(arguments["out"])})
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()

@@ -2,20 +2,21 @@
 
 A batch can be had in any order, so a run that goes on after a pause sees what it would have seen without one. Libraries
 that read other people's data (datasets, transformers, sentencepiece, scikit-learn, kornia) are imported when they are
-needed, and only then.
+needed, and only then, and so is torch: a fingerprint is had without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ademamix.lab.config import GPT, Images, Mamba, Text, ViT
 
-__all__ = ["Batch", "DataError", "Dataset", "OnRead", "load"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Batch", "DataError", "Dataset", "OnRead", "fingerprint", "load"]
 
 
 OnRead = Callable[[int, "int | None"], None]
@@ -54,6 +55,23 @@ class Dataset(Protocol):
 
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training: no training batch has anything of it."""
+
+
+def fingerprint(config: Text | Images, cache: Path) -> str:
+    """Return the fingerprint that the data has now; unlike :func:`load` this needs no torch.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as cache:
+    ...     len(fingerprint(Text(kind="text"), Path(cache)))
+    64
+    """
+    if isinstance(config, Text):
+        from ademamix.lab.data.tokens import token_files
+
+        return token_files(config, cache).fingerprint
+    from ademamix.lab.data.pictures import open_pictures
+
+    return open_pictures(config.source).fingerprint
 
 
 def load(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +18,6 @@ from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.pictures import Pictures, Splits, open_pictures
 
 MODES = {1: "L", 3: "RGB"}
-KEPT_BYTES = 1 << 29
-"""A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
-SAMPLED = 256
-"""How many images of a split, evenly spaced, tell how much memory all would take; and how many of one that is not kept
-in memory enter the fingerprint, besides all labels."""
 CROP_ATTEMPTS = 10
 
 
@@ -67,7 +60,7 @@ class LabelledImages:
             if config.augment
             else None
         )
-        self.fingerprint = hashlib.sha256(f"{self._training.hash()} {self._validation.hash()}".encode()).hexdigest()
+        self.fingerprint = splits.fingerprint
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0; its random numbers come from (seed, step) alone."""
@@ -172,8 +165,7 @@ class _Pixels:
     def __init__(self, pictures: Pictures, size: int, channels: int) -> None:
         self._pictures, self._size, self._mode = pictures, (size, size), MODES[channels]
         self._kept: list[Image.Image] | None = None
-        areas = [image.width * image.height for image in self._opened(self._sample())]
-        if len(self) * channels * float(np.mean(areas)) <= KEPT_BYTES:
+        if pictures.are_few:
             self._kept = self._opened(np.arange(len(self)))
 
     def __len__(self) -> int:
@@ -199,14 +191,6 @@ class _Pixels:
         pixels = self._central(np.arange(len(self)))
         return float(pixels.mean() / 255), float(pixels.std() / 255)
 
-    def hash(self) -> str:
-        """Return a hash of the labels and of the images, of many images of a sample."""
-        pixels = self._central(self._sample() if self._kept is None else np.arange(len(self)))
-        return hashlib.sha256(self._pictures.labels.tobytes() + pixels.tobytes()).hexdigest()
-
-    def _sample(self) -> NDArray[np.int64]:
-        return np.linspace(0, len(self) - 1, SAMPLED).astype(np.int64)
-
     def _central(self, chosen: NDArray[np.int64]) -> NDArray[np.uint8]:
         return _array(
             [
@@ -218,8 +202,7 @@ class _Pixels:
     def _opened(self, chosen: NDArray[np.int64]) -> list[Image.Image]:
         if self._kept is not None:
             return [self._kept[index] for index in chosen.tolist()]
-        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            return list(pool.map(lambda index: self._pictures.open(index).convert(self._mode), chosen.tolist()))
+        return [image.convert(self._mode) for image in self._pictures.open_all(chosen.tolist())]
 
     def _tensors(self, pixels: NDArray[np.uint8], chosen: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(pixels.astype(np.float32) / 255), torch.from_numpy(self._pictures.labels[chosen])

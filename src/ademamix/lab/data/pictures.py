@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,11 @@ VALIDATION_NAMES = ("validation", "val", "valid", "test")
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 CIFAR_PIXELS = 3 * 32 * 32
+KEPT_BYTES = 1 << 29
+"""A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
+SAMPLED = 256
+"""How many images of a split, evenly spaced, tell how much memory all would take; and how many of one that is not kept
+in memory enter the fingerprint, besides all labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +37,29 @@ class Pictures:
 
     labels: NDArray[np.int64]
     open: Callable[[int], Image.Image]
+
+    def open_all(self, chosen: Iterable[int]) -> list[Image.Image]:
+        """Return some of the images, opened on all processors."""
+        with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
+            return list(pool.map(self.open, chosen))
+
+    @cached_property
+    def are_few(self) -> bool:
+        """Whether all take no more memory than `KEPT_BYTES`, to judge by a sample."""
+        sizes = [image.width * image.height * len(image.getbands()) for image in self.open_all(self._sample())]
+        return len(self.labels) * float(np.mean(sizes)) <= KEPT_BYTES
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the labels and the images as they are, of many images of a sample."""
+        total = hashlib.sha256(self.labels.tobytes())
+        chosen = range(len(self.labels)) if self.are_few else self._sample()
+        for image in self.open_all(chosen):
+            total.update(f"{image.size}{image.mode}".encode() + image.tobytes())
+        return total.hexdigest()
+
+    def _sample(self) -> list[int]:
+        return [int(index) for index in np.linspace(0, len(self.labels) - 1, SAMPLED)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +71,11 @@ class Splits:
     classes: int
     photographs: bool = True
     """They show the world, and so are the same thing when mirrored."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of both splits: of what is there, whatever size a model takes."""
+        return hashlib.sha256(f"{self.training.fingerprint} {self.validation.fingerprint}".encode()).hexdigest()
 
 
 def open_pictures(source: str) -> Splits:

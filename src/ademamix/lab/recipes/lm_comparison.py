@@ -22,10 +22,11 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ademamix.lab import compare, figures, models, sweep
+from ademamix.lab import compare, figures, sweep
 from ademamix.lab.compare import Arm
 from ademamix.lab.config import GPT, ConstantThenLinear, Cosine, Optimizer, Run, Text
 from ademamix.lab.display import Lab
+from ademamix.lab.presets import PRESETS
 from ademamix.lab.recipes import Scale, report
 
 DECAY = {"weight_decay": 0.1}
@@ -54,7 +55,7 @@ def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: 
     return Setting(
         title=title,
         base=Run(
-            model=models.PRESETS[model],
+            model=PRESETS[model],
             data=Text(kind="text", source="hub:redpajama-v2", tokenizer="sentencepiece:32000", tokens=tokens),
             optimizer=Optimizer(name="adamw", lr=lr),
             schedule=Cosine(kind="cosine", warmup=3000),
