@@ -21,8 +21,10 @@ from ademamix.cli import main
 from ademamix.lab import compare, sweep, worker
 from ademamix.lab.compare import Arm
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.interrupt import EXIT_CODE
+from ademamix.lab.display import Lab
+from ademamix.lab.interrupt import EXIT_CODE, Interrupted
 from ademamix.lab.record import Result, RunFolder, open_folder
+from ademamix.lab.runner import run_all
 from ademamix.lab.train import Options, train
 from lab_runs import DOCS, TINY, changed
 
@@ -320,7 +322,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subproc
     comparison.send_signal(signal.SIGINT)
     _, told = comparison.communicate(timeout=300)
     assert comparison.returncode == 130
-    assert "The same command goes on from here" in told
+    assert "stopped, and saved. The same command continues from here." in told
     assert "Traceback" not in told
     assert _saved_and_free(tmp_path)
 
@@ -343,8 +345,18 @@ def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 130
+    assert "saved" not in told
     assert "same command" in told
     assert "Traceback" not in told
+    assert not list(tmp_path.glob("runs/*/checkpoints/*"))
+
+
+def test_nothing_is_called_saved_before_the_first_step(tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path / "runs", TINY).locked(),  # so that the run cannot begin
+        pytest.raises(Interrupted, match="Nothing had been trained yet, so there is nothing to save"),
+    ):
+        run_all({"tiny": TINY}, Options(tmp_path), watch=lambda statuses: signal.raise_signal(signal.SIGINT))
 
 
 def test_a_process_for_runs_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -362,6 +374,38 @@ def test_a_process_for_runs_tells_how_far_it_is(tmp_path: Path) -> None:
     count, wanted = told[0]["read"]
     assert count > 1000
     assert wanted is None
+
+
+def test_files_of_the_working_directory_are_not_taken_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tokenize", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+    monkeypatch.chdir(tmp_path)
+    assert run_all({"tiny": TINY}, Options(Path("out")))["tiny"].steps == TINY.steps
+
+
+def test_what_a_process_warns_of_is_shown_once_with_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    advised = Optimizer(name="ademamix", lr=1e-2, settings={"betas": [0.9, 0.999, 0.9999]})
+    runs = {"advised": changed(TINY, optimizer=advised), "torn": TINY}
+    checkpoints = RunFolder(tmp_path / "runs", TINY).path / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    for step in (8, 16):
+        (checkpoints / f"{step:09d}-0123456789abcdef.pt").write_bytes(b"torn")
+    Lab(Options(tmp_path), processes=1).carry_out(runs, "two runs")
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("advised: beta3 = 0.9999 ") for line in lines) == 1, lines
+    assert sum(line.startswith("torn: ") and "is damaged" in line for line in lines) == 2
+    assert "torn: no checkpoint is whole: training starts again from step 0" in lines
+    assert not any("Warning" in line for line in lines)
+
+
+def test_train_shows_advice_as_a_plain_line(tmp_path: Path) -> None:
+    optimizer = "ademamix:beta3=0.9999"
+    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--optimizer", optimizer]
+    ended = subprocess.run([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, check=True)
+    assert ended.stderr.count("ademamix: beta3 = 0.9999 ") == 1
+    assert "Warning" not in ended.stderr
 
 
 def test_reading_is_shown_until_training_begins(tmp_path: Path) -> None:

@@ -83,6 +83,10 @@ def test_betas(name, settings, betas):
             {"betas": [0.9, 0.99, 0.999], "beta3": 0.99},
             r"beta3=0.99 goes with betas of \(beta1, beta2\), got betas=\(0.9, 0.99, 0.999\)",
         ),
+        ("adamw", {"weight_decay": True}, "optimizer 'adamw': weight_decay must not be a truth value, got True"),
+        ("ademamix", {"beta3": False}, "beta3 must not be a truth value, got False"),
+        ("ademamix", {"betas": [True, 0.99]}, r"betas must not be a truth value, got \[True, 0.99\]"),
+        ("lion", {"alpha": True}, "alpha must not be a truth value"),
         ("ad3emamix", {"beta3": 0.99}, "optimizer 'ad3emamix' has no setting 'beta3'"),
     ],
 )
@@ -136,6 +140,8 @@ def test_settings_of_a_switch():
         switch(adamw_to, Optimizer(name="ademamix", lr=0.1, settings={"betas": [0.9, 0.99]}), total_steps=50)
     with pytest.raises(ConfigError, match="optimizer 'ademamix': alpha must be a finite number >= 0, got -1"):
         switch(adamw_to, Optimizer(name="ademamix", lr=0.1, settings={"alpha": -1}), total_steps=50)
+    with pytest.raises(ConfigError, match="alpha must not be a truth value"):
+        switch(adamw_to, Optimizer(name="ademamix", lr=0.1, settings={"alpha": True}), total_steps=50)
     optimizer = build(Optimizer(name="ademamix", lr=0.1), one_group(), total_steps=100)
     with pytest.raises(ConfigError, match="optimizer 'adamw' has no setting 'eps': here it takes none"):
         switch(optimizer, Optimizer(name="adamw", lr=0.1, settings={"eps": 1e-6}), total_steps=50)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import resource
 import signal
 import time
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.lab import config, environment, models
+from ademamix.lab import config, environment, models, record
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.runner import run_all
@@ -79,15 +81,15 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:50] + b"?" + content[51:]])
-def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, damage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_not_used(tmp_path: Path, damage) -> None:
     folder = _folder(tmp_path)
     with folder.locked():
         folder.save_checkpoint(1, {"x": torch.ones(3)})
         folder.save_checkpoint(2, {"x": torch.ones(3)})
         newest = max((folder.path / "checkpoints").iterdir())
         newest.write_bytes(damage(newest.read_bytes()))
-        assert (folder.load_checkpoint() or (None,))[0] == 1
-    assert newest.name in capsys.readouterr().err
+        with pytest.warns(UserWarning, match=newest.name):
+            assert (folder.load_checkpoint() or (None,))[0] == 1
 
 
 def test_damaged_checkpoints_do_not_take_the_place_of_new_ones(tmp_path: Path) -> None:
@@ -97,7 +99,8 @@ def test_damaged_checkpoints_do_not_take_the_place_of_new_ones(tmp_path: Path) -
             folder.save_checkpoint(step, {})
         for path in (folder.path / "checkpoints").iterdir():
             path.write_bytes(b"torn")
-        assert folder.load_checkpoint() is None
+        with pytest.warns(UserWarning, match="damaged|no checkpoint is whole"):
+            assert folder.load_checkpoint() is None
         folder.save_checkpoint(10, {})
         assert folder.load_checkpoint() == (10, {})
 
@@ -126,6 +129,55 @@ def test_a_damaged_file_is_called_damaged(content: str, tmp_path: Path) -> None:
     if content != "{}":
         with pytest.raises(RunError, match=r"metrics\.jsonl' is damaged"):
             folder.metrics()
+
+
+@pytest.mark.parametrize("line", ['{"loss": 1.0}', '{"step": "4"}', '{"step": true}', '{"step": 4, "loss": "low"}'])
+def test_a_row_of_metrics_that_is_none_is_called_damaged(line: str, tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    (folder.path / "metrics.jsonl").write_text(f'{{"step": 2, "loss": 1.0}}\n{line}\n')
+    for read in (folder.metrics, lambda: folder.keep_metrics_until(4)):
+        with pytest.raises(RunError, match=r"metrics\.jsonl' is damaged \(line 2"):
+            read()
+
+
+def test_what_is_not_a_number_is_written_as_json_and_read_as_such(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    result = Result(steps=1, validation_loss=math.nan, accuracy=None, seconds=1.0, parameters=1, state_bytes=1)
+    with folder.locked():
+        with folder.open_metrics() as append:
+            append({"step": 4, "loss": math.nan, "gradient_norm": math.inf})
+        folder.keep_metrics_until(4)
+        folder.finish(result, Path.mkdir)
+    for name in ("metrics.jsonl", "result.json"):
+        json.loads((folder.path / name).read_text(), parse_constant=pytest.fail)
+    (row,) = folder.metrics()
+    assert row["step"] == 4
+    assert math.isnan(row["loss"])
+    assert math.isnan((folder.result() or result).validation_loss)
+    (folder.path / "metrics.jsonl").write_text('{"step": 4, "loss": NaN}\n')  # as it was written before
+    assert math.isnan(folder.metrics()[0]["loss"])
+
+
+def test_the_metrics_are_on_disk_before_the_checkpoints_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _folder(tmp_path)
+    result = Result(steps=1, validation_loss=1.0, accuracy=None, seconds=1.0, parameters=1, state_bytes=1)
+    synced: list[str] = []
+
+    def to_disk(path: Path) -> None:
+        assert (folder.path / "checkpoints").exists()
+        assert not (folder.path / "result.json").exists()
+        synced.append(path.name)
+
+    with folder.locked():
+        folder.save_checkpoint(1, {})
+        with folder.open_metrics() as append:
+            append({"step": 1, "loss": 1.0})
+            monkeypatch.setattr(record, "to_disk", to_disk)
+            folder.finish(result, Path.mkdir)
+    assert "metrics.jsonl" in synced
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:

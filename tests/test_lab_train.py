@@ -188,6 +188,11 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"steps": 0}, "steps"),
+        ({"batch": True}, "a number, not a truth value"),
+        ({"model": {"kind": "gpt", "width": 16, "heads": True, "layers": 1}}, "a number, not a truth value"),
+        ({"model": {"kind": "gpt", "width": 16, "heads": 1, "layers": 1, "dropout": False}}, "a number, not a truth"),
+        ({"optimizer": {"name": "adamw", "lr": True}}, "a number, not a truth value"),
+        ({"schedule": {"kind": "cosine", "final": True}}, "a number, not a truth value"),
         ({"model": {"kind": "gpt", "width": 10, "heads": 3, "layers": 1}}, "multiple of heads"),
         ({"data": {"kind": "images"}}, "cannot be trained on images"),
         ({"batch": 3, "accumulate": 2}, "multiple of accumulate"),

@@ -44,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(complaint))
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
-            print("\nademamix: stopped. Runs go on from their last checkpoints with the same command.", file=sys.stderr)
+            print(
+                "\nademamix: stopped. The same command continues from the last checkpoints, if any.",
+                file=sys.stderr,
+            )
         return EXIT_CODE
     except BrokenPipeError:  # who read the output has enough of it
         _flush_or_drop()

@@ -170,7 +170,7 @@ def complaints_of_the_lab() -> Iterator[None]:
             f"cannot read or write {error.filename or 'a file'}: {error.strerror or error}. Runs are intact: mend "
             "that, then give the same command again, and it goes on"
         ) from None
-    except Interrupted:
+    except Interrupted as stopped:
         with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C
-            print("\nademamix: stopped, and saved. The same command goes on from here.", file=sys.stderr)
+            print(f"\nademamix: {stopped}", file=sys.stderr)
         sys.exit(EXIT_CODE)

@@ -69,7 +69,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    from ademamix.lab import optimizers, train
+    from ademamix.lab import notices, optimizers, train
     from ademamix.lab.display import Display
     from ademamix.lab.record import RunFolder
     from ademamix.lab.runner import Status
@@ -89,13 +89,14 @@ def _run(options: argparse.Namespace) -> int:
                 status.progress, status.waits, status.read = progress, waits, read
                 display({name: status})
 
-            status.result = train.train(
-                config,
-                how,
-                report=lambda progress: show(progress=progress),
-                on_wait=lambda: show(waits=True),
-                on_read=lambda count, wanted: show(read=(count, wanted)),
-            )
+            with notices.told(status.notices.append):
+                status.result = train.train(
+                    config,
+                    how,
+                    report=lambda progress: show(progress=progress),
+                    on_wait=lambda: show(waits=True),
+                    on_read=lambda count, wanted: show(read=(count, wanted)),
+                )
             display({name: status})
     result = status.result
     end = "diverged" if result.diverged else f"validation loss {result.validation_loss:.4f}"

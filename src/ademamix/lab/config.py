@@ -11,12 +11,22 @@ import json
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+
+def _refuse_boolean(value: Any) -> Any:
+    if isinstance(value, bool):  # which would be taken for 0 or 1
+        raise ValueError("this must be a number, not a truth value")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_refuse_boolean)]
+Real = Annotated[float, BeforeValidator(_refuse_boolean)]
+Positive = Annotated[Whole, Field(gt=0)]
+NotNegative = Annotated[Whole, Field(ge=0)]
+Rate = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
+RateOrZero = Annotated[Real, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[Real, Field(ge=0, lt=1)]
 Part = TypeVar("Part", bound="Config")
 
 FORMAT = 2
@@ -142,7 +152,7 @@ class Cosine(Config):
 
     kind: Literal["cosine"]
     warmup: NotNegative = 0
-    final: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-5
+    final: RateOrZero = 1e-5
 
 
 class ConstantThenLinear(Config):
@@ -151,7 +161,7 @@ class ConstantThenLinear(Config):
     kind: Literal["constant"]
     warmup: NotNegative = 0
     decay: NotNegative = 0
-    final: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    final: RateOrZero = 0.0
 
 
 class Switch(Config):
@@ -222,7 +232,7 @@ class Run(Config):
     """Each batch is processed in this many parts, whose gradients are averaged."""
     clip: Rate | None = 1.0
     """The largest norm of the gradient; None: it is not clipped."""
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    seed: Annotated[Whole, Field(ge=0, lt=2**64)] = 0
     parameters: Literal["fp32", "bf16"] = "fp32"
     autocast: bool = False
     """Forward pass in bf16, parameters as they are."""

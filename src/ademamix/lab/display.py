@@ -62,6 +62,8 @@ class Display:
         """Show how far the runs are."""
         tell = time.monotonic() - self._told >= LINE_EVERY and not self._console.is_terminal
         for name, status in statuses.items():
+            while status.notices:
+                self._console.print(f"{name}: {status.notices.pop(0)}", highlight=False, markup=False, soft_wrap=True)
             done, details = status.config.steps - status.steps_left, describe(status)
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=status.config.steps, details="")
@@ -78,7 +80,7 @@ class Lab:
     """Where and how runs are carried out, with their progress shown."""
 
     options: Options
-    processes: int = 2
+    processes: int | None = None
     threads: int = 1
 
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:

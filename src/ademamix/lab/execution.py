@@ -32,6 +32,28 @@ class Options:
         return self.out / "data"
 
 
+def devices_of(device: str) -> list[str]:
+    """Return the devices that runs are spread over: every GPU for "cuda", else the one that is named.
+
+    >>> devices_of("cpu"), devices_of("cuda:1")
+    (['cpu'], ['cuda:1'])
+    """
+    if device != "cuda":
+        return [device]
+    import torch  # who only looks at results does not wait for it
+
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] or [device]
+
+
+def processes_on(device: str) -> int:
+    """Return how many runs to carry out at a time: one on each GPU, whose memory a second would not find; two on a CPU.
+
+    >>> processes_on("cpu"), processes_on("cuda:1")
+    (2, 1)
+    """
+    return 2 if device == "cpu" else len(devices_of(device))
+
+
 class Progress(NamedTuple):
     """How far a run is."""
 

@@ -13,7 +13,14 @@ EXIT_CODE = 130  # of a process that was asked to stop and has saved; a shell's 
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
+    """Runs were asked to stop; the message says whether there was anything to save."""
+
+    def __init__(self, *, saved: bool) -> None:
+        super().__init__(
+            "stopped, and saved. The same command continues from here."
+            if saved
+            else "stopped. Nothing had been trained yet, so there is nothing to save: the same command starts again."
+        )
 
 
 @contextlib.contextmanager
@@ -29,7 +36,7 @@ def asked_to_stop() -> Iterator[threading.Event]:
         stop.set()
         signal.signal(number, before[number])  # of this one only: a cluster's signal and Ctrl-C may come together
         with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C
-            print("\nademamix: stopping, and saving", file=sys.stderr)
+            print("\nademamix: stopping", file=sys.stderr)
 
     for number in before:
         signal.signal(number, ask)

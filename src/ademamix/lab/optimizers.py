@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     constructor = OPTIMIZERS[config.name]
     allowed = _arguments(constructor) - {"params", "lr", "differentiable"}
     beta3 = {"beta3"} if config.name in HAVE_BETA3 else set()
-    settings = _settings(config, allowed | beta3, total_steps)
+    settings = _settings(config, constructor, allowed | beta3, total_steps)
     if "beta3" in settings:
         settings["betas"] = _with_beta3(settings.get("betas", hyperparameters.BETAS), settings.pop("beta3"))
     if config.name == "adamw" and "betas" in settings:  # a third one would raise at the first step only
@@ -78,9 +79,11 @@ def check(config: Run) -> None:
     ademamix.lab.config.ConfigError: optimizer 'ademamix': alpha must be a finite number >= 0, got -1
     """
     point = torch.zeros(1, dtype=DTYPES[config.parameters])
-    optimizer = build(config.optimizer, [{"params": [point]}], total_steps=config.steps)
-    if config.switch is not None:
-        switch(optimizer, config.switch.optimizer, total_steps=config.steps - config.switch.step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself will warn
+        optimizer = build(config.optimizer, [{"params": [point]}], total_steps=config.steps)
+        if config.switch is not None:
+            switch(optimizer, config.switch.optimizer, total_steps=config.steps - config.switch.step)
 
 
 def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: int) -> torch.optim.Optimizer:
@@ -99,10 +102,11 @@ def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: 
     """
     new: torch.optim.Optimizer
     if isinstance(optimizer, torch.optim.AdamW) and config.name == "ademamix":
-        settings = _settings(config, _arguments(AdEMAMix.from_adamw) - {"adamw"}, total_steps)
+        allowed = _arguments(AdEMAMix.from_adamw) - {"adamw"}
+        settings = _settings(config, AdEMAMix.from_adamw, allowed, total_steps)
         new = _constructed(config, lambda: AdEMAMix.from_adamw(optimizer, **settings))
     elif isinstance(optimizer, AdEMAMix) and config.name == "adamw":
-        _settings(config, set(), total_steps)
+        _settings(config, AdEMAMix.to_adamw, set(), total_steps)
         _refuse_low_precision(optimizer, config)
         new = optimizer.to_adamw()
         _fuse(new)
@@ -116,14 +120,21 @@ def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: 
     return new
 
 
-def _settings(config: Optimizer, allowed: set[str], total_steps: int) -> dict[str, Any]:
+def _settings(config: Optimizer, taker: Callable[..., Any], allowed: set[str], total_steps: int) -> dict[str, Any]:
     """Return the settings as arguments: lists of JSON as tuples, and with the horizon, if it is one of them."""
-    for name in config.settings:
+    switches = {name for name, each in inspect.signature(taker).parameters.items() if "bool" in str(each.annotation)}
+    for name, value in config.settings.items():
         if name not in allowed:
             may_be = f"it takes {', '.join(sorted(allowed))}" if allowed else "here it takes none"
             raise ConfigError(f"optimizer {config.name!r} has no setting {name!r}: {may_be}")
+        if name not in switches and _has_boolean(value):  # which Python would take for 0 and 1
+            raise ConfigError(f"optimizer {config.name!r}: {name} must not be a truth value, got {value}")
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in config.settings.items()}
     return {"total_steps": total_steps, **settings} if "total_steps" in allowed else settings
+
+
+def _has_boolean(value: Any) -> bool:
+    return any(map(_has_boolean, value)) if isinstance(value, list) else isinstance(value, bool)
 
 
 def _arguments(function: Callable[..., Any]) -> set[str]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import shutil
-import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,7 +106,8 @@ class RunFolder:
         if not self._result.exists():
             return None
         with self._undamaged(self._result):
-            return Result(**json.loads(self._result.read_text()))
+            content = json.loads(self._result.read_text())
+            return Result(**{**content, "validation_loss": _number(content["validation_loss"])})
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the recorded rows; each has a "step" and whatever was recorded after it."""
@@ -113,7 +115,8 @@ class RunFolder:
             return []
         with self._undamaged(self._metrics):
             lines = self._metrics.read_text().splitlines(keepends=True)
-            return [dict(json.loads(line)) for line in lines if line.endswith("\n")]  # the last may be half written
+            whole = [line for line in lines if line.endswith("\n")]  # the last may be half written
+            return [_row(number, line) for number, line in enumerate(whole, start=1)]
 
     def keep_metrics_until(self, step: int) -> None:
         """Cut off what was recorded after `step`."""
@@ -157,13 +160,22 @@ class RunFolder:
         """Return the newest checkpoint that is whole, and its step; say so if a newer one is not."""
         import torch
 
+        damaged = False
         for path in self._checkpoints():
             step, name = path.stem.split("-")
             if _hash(path) == name:
                 return int(step), torch.load(path, map_location=device, weights_only=True)
-            print(f"ademamix: {path} is damaged: going on without it", file=sys.stderr)
+            warnings.warn(f"the checkpoint {str(path)!r} is damaged, and is passed over", stacklevel=2)
             path.rename(path.with_suffix(".damaged"))  # or it would count as one of those that are kept
+            damaged = True
+        if damaged:
+            warnings.warn("no checkpoint is whole: training starts again from step 0", stacklevel=2)
         return None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run can continue from somewhere."""
+        return bool(self._checkpoints())
 
     def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
         """Keep the result and the model that `save_model(folder)` writes, and drop the checkpoints."""
@@ -178,7 +190,9 @@ class RunFolder:
                 raise
             _remove(model)
             temporary.replace(model)
-            write_atomically(self._result, json.dumps(asdict(result), indent=1) + "\n")
+            if self._metrics.exists():
+                to_disk(self._metrics)
+            write_atomically(self._result, json.dumps(_without_nan(asdict(result)), indent=1) + "\n")
             _remove(self.path / "checkpoints")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -248,4 +262,27 @@ def _remove(path: Path) -> None:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row) + "\n"
+    return json.dumps(_without_nan(row)) + "\n"
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row with null for what is infinite or not a number, for which JSON has no word."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
+
+
+def _row(number: int, line: str) -> dict[str, Any]:
+    content = json.loads(line)
+    if not isinstance(content, dict) or type(content.get("step")) is not int:
+        raise ValueError(f"line {number} has no step")
+    return {name: value if name == "step" else _number(value, f"line {number}") for name, value in content.items()}
+
+
+def _number(value: Any, where: str = "validation_loss") -> float:
+    """Return a number of a JSON file, in which null is one that is not finite."""
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{where} has {value!r} for a number")
+    return value

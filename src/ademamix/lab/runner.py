@@ -9,13 +9,13 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from ademamix.lab import environment, worker
 from ademamix.lab.config import Run
-from ademamix.lab.execution import Options, Progress
+from ademamix.lab.execution import Options, Progress, devices_of, processes_on
 from ademamix.lab.interrupt import EXIT_CODE, Interrupted, asked_to_stop
 from ademamix.lab.record import Result, RunError, RunFolder
 
@@ -33,6 +33,8 @@ class Status:
     """Another process holds its folder."""
     read: tuple[int, int | None] | None = None
     """How many tokens of its text were read, and of how many, while that goes on."""
+    notices: list[str] = field(default_factory=list)
+    """What is to be told of it; who shows one takes it out."""
 
     @property
     def steps_left(self) -> int:
@@ -82,28 +84,36 @@ def run_all(
     runs: Mapping[str, Run],
     options: Options,
     *,
-    processes: int = 2,
+    processes: int | None = None,
     threads: int = 1,
     watch: Callable[[Mapping[str, Status]], None] = lambda statuses: None,
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
-    Optimizers are checked before the first run begins, and that all have the same data as soon as one has begun.
-    `watch(statuses)` is called about twice a second.
+    By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins, and
+    that all have the same data as soon as one has begun. `watch(statuses)` is called about twice a second.
     """
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
     _check_optimizers(statuses[name].config for name in waiting)
     environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
+    devices = devices_of(options.device) if waiting else []
+    at_once = processes or processes_on(options.device) if waiting else 0
     events: queue.Queue[_Event] = queue.Queue()
-    with asked_to_stop() as stop, contextlib.ExitStack() as stack, _dismissed_together() as workers:
+    with (
+        _told_whether_saved([folders[name] for name in waiting]),
+        asked_to_stop() as stop,
+        contextlib.ExitStack() as stack,
+        _dismissed_together() as workers,
+    ):
         idle: list[_Worker] = []
         running = 0
         while waiting or running:
-            while waiting and running < processes:
+            while waiting and running < at_once:
                 if not idle:
-                    idle.append(stack.enter_context(_started(options, threads, events)))
+                    how = replace(options, device=devices[len(workers) % len(devices)])
+                    idle.append(stack.enter_context(_started(how, threads, events)))
                     workers.append(idle[-1])
                 idle.pop().begin(waiting[0], statuses[waiting.pop(0)].config)
                 running += 1
@@ -123,7 +133,7 @@ def run_all(
                     break  # and give it the next one
             watch(statuses)
             if stop.is_set():
-                raise Interrupted
+                raise _Stopped
         watch(statuses)
     environment.check_same_data(folders.values())
     return {name: status.result for name, status in statuses.items() if status.result is not None}
@@ -134,6 +144,19 @@ def _check_optimizers(configs: Iterable[Run]) -> None:
         from ademamix.lab import optimizers  # torch, for which who only shows results does not wait
 
         optimizers.check(config)
+
+
+class _Stopped(Exception):
+    """The runs were asked to stop."""
+
+
+@contextlib.contextmanager
+def _told_whether_saved(folders: Sequence[RunFolder]) -> Iterator[None]:
+    """When the runs are asked to stop, and have: say whether any is saved."""
+    try:
+        yield
+    except _Stopped:
+        raise Interrupted(saved=any(folder.has_checkpoint for folder in folders)) from None
 
 
 @contextlib.contextmanager
@@ -194,10 +217,13 @@ def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
 def _ended(event: _Event, status: Status, name: str) -> bool:
     """Note what a process said of its run, and return whether that is finished."""
     if event.line is None and event.worker.process.wait() == EXIT_CODE:
-        raise Interrupted
+        raise _Stopped
     if event.line is None:
         raise RunError(f"{name}: {event.worker.explain_death()}")
     message: dict[str, Any] = json.loads(event.line)
+    if "notice" in message:
+        status.notices.append(message["notice"])
+        return False
     if "failed" in message:
         raise RunError(f"{name}: {message['failed']}")
     status.waits = "waits" in message

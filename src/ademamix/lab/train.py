@@ -252,7 +252,7 @@ def _loop(
             folder.save_checkpoint(training.step, training.state_dict())
             saved_at = time.monotonic()
         if stop.is_set():
-            raise Interrupted
+            raise Interrupted(saved=True)
     return Result(
         steps=training.step,
         validation_loss=latest.get("validation_loss", math.nan),

@@ -14,26 +14,31 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ademamix.lab import notices
 from ademamix.lab.config import ConfigError, Run, read
 from ademamix.lab.data import DataError
 from ademamix.lab.execution import Options
 from ademamix.lab.interrupt import EXIT_CODE, Interrupted
 from ademamix.lab.record import RunError
 
+START = """\
+import sys
+sys.path = [folder for folder in sys.path if folder]
+from ademamix.lab.worker import begin
+begin(sys.argv[1])
+"""
+"""Without the working directory, whose tokenize.py or random.py would be taken for Python's own. Python has an option
+for that, -P, from version 3.11 on."""
+
 
 def command(options: Options, *, threads: int) -> list[str]:
     """Return the command that starts the process."""
-    arguments = {
-        "out": str(options.out),
-        "device": options.device,
-        "save_every": options.save_every,
-        "wandb": options.wandb,
-        "threads": threads,
-    }
-    return [sys.executable, "-m", "ademamix.lab.worker", json.dumps(arguments)]
+    arguments = {**asdict(options), "out": str(options.out), "threads": threads}
+    return [sys.executable, "-c", START, json.dumps(arguments)]
 
 
 def main(arguments: dict[str, Any]) -> None:
@@ -49,13 +54,14 @@ def main(arguments: dict[str, Any]) -> None:
     with _messages() as tell:
         while (line := lines.get()) is not None:
             try:
-                train(
-                    read(Run, line),
-                    options,
-                    report=lambda progress: tell({"progress": progress._asdict()}),
-                    on_wait=lambda: tell({"waits": True}),
-                    on_read=lambda count, wanted: tell({"read": [count, wanted]}),
-                )
+                with notices.told(lambda text: tell({"notice": text})):
+                    train(
+                        read(Run, line),
+                        options,
+                        report=lambda progress: tell({"progress": progress._asdict()}),
+                        on_wait=lambda: tell({"waits": True}),
+                        on_read=lambda count, wanted: tell({"read": [count, wanted]}),
+                    )
             except (ConfigError, DataError, RunError) as error:
                 tell({"failed": str(error)})
             else:
@@ -82,9 +88,10 @@ def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
         yield tell
 
 
-if __name__ == "__main__":
+def begin(arguments: str) -> None:
+    """Do what a process that :func:`command` starts is for."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     try:
-        main(json.loads(sys.argv[1]))
+        main(json.loads(arguments))
     except (Interrupted, KeyboardInterrupt):
         sys.exit(EXIT_CODE)
