@@ -108,6 +108,18 @@ def test_a_folder_of_few_files_gives_the_last_tenth_of_each(folder, cache):
     assert bytes_of(tokens.validation) == b"1" * 10 + b"\0" + b"2" * 10 + b"\0"
 
 
+@pytest.mark.parametrize(("tiny", "large"), [("b.txt", "c.txt"), ("c.txt", "b.txt")])
+def test_a_folder_of_a_large_and_a_tiny_file_gives_the_last_tenth_of_each(tiny, large, folder, cache):
+    (folder / tiny).write_text("0123456789")
+    (folder / large).write_text(words(2000))
+    assert [name for name in ("b.txt", "c.txt") if text.is_validation(name, 10)] == ["c.txt"]
+    tokens = tokens_of(folder, cache)
+    characters = 2000 * 6 - 1
+    assert len(tokens.training) == characters - characters // 10 + 9 + 2
+    assert len(tokens.validation) == characters // 10 + 1 + 2
+    assert read(Text(kind="text", source=str(folder)), cache).batch(0).inputs.shape == (2, 16)
+
+
 def test_hashes_are_remembered_of_files_that_rest(folder, cache):
     path = folder / "one.txt"
     path.write_text("a" * 1000)

@@ -19,6 +19,8 @@ TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
 """Files of a folder that must be text; of the others those are taken that are valid UTF-8."""
 VALIDATION_SHARE = 10
 """One file in so many is validation, or the last such part of every file."""
+LEAST_VALIDATION, MOST_VALIDATION = 0.02, 0.5
+"""Between these shares of the text, files are validation as a whole."""
 CHARACTERS_AT_ONCE = 1 << 20
 
 LEFT_OUT_FOLDERS = {
@@ -119,8 +121,8 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
     """Return the text of some files.
 
     A file is validation if the hash of its relative path says so, so that a new file does not move the others; one in
-    ten is. Where that leaves no file for validation or none for training, as with a single file, the last tenth of
-    every file is validation.
+    ten is. Where that leaves too little for validation, less than a fiftieth, or for training, less than half, as with
+    a single file, the last tenth of every file is validation.
     """
 
     def pieces(_: None) -> Iterator[Piece]:
@@ -131,7 +133,9 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
             why = f"none of its {len(files)} files is valid UTF-8" if files else "it is empty"
             raise DataError(f"there is no text in {name!r}: {why}. Give a file or folder with text in UTF-8")
         chosen = {relative for relative in texts if is_validation(relative, VALIDATION_SHARE)}
-        cut_each = not chosen or len(chosen) == len(texts)
+        size = {relative: path.stat().st_size for relative, path in texts.items()}
+        share = sum(size[relative] for relative in chosen) / max(1, sum(size.values()))
+        cut_each = not LEAST_VALIDATION <= share <= MOST_VALIDATION
         for relative, path in texts.items():
             if cut_each:
                 length = sum(len(text) for text, _ in _read(path))
