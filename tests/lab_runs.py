@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, UpdateNorms
 from ademamix.lab.record import RunFolder
 from ademamix.lab.train import Options, train
 
@@ -39,9 +39,11 @@ DELICATE = TINY.model_copy(
         "accumulate": 2,
         "validate_every": 50,
         "record_every": 7,
+        "probes": (UpdateNorms(kind="update-norms", span=60),),
     }
 )
-"""All that a resume can get wrong: dropout, bf16 parameters with stochastic rounding, coded moments, half a mean."""
+"""All that a resume can get wrong: dropout, bf16 parameters with stochastic rounding, coded moments, half a mean, and
+a probe that remembers."""
 
 
 def changed(run: Run, **fields: Any) -> Run:
@@ -62,7 +64,7 @@ def process(run: Run, out: Path, save_every: float) -> ForkServerProcess:
 
 def _carry_out(run: Run, out: Path, save_every: float) -> None:
     torch.set_num_threads(1)
-    train(run, Options(out, save_every=save_every))
+    train(run, Options(out, save_every=save_every, save_share=1.0))
 
 
 def kill(started: ForkServerProcess) -> None:

@@ -27,6 +27,7 @@ from ademamix.lab.record import Result, RunFolder, open_folder
 from ademamix.lab.runner import run_all
 from ademamix.lab.train import Options, train
 from lab_runs import DOCS, TINY, changed
+from lab_text import finish, in_process
 
 SMALL = ["--model", "gpt-tiny:width=16,layers=1,heads=1,context=16", "--data", DOCS, "--batch", "2"]
 
@@ -406,6 +407,30 @@ def test_train_shows_advice_as_a_plain_line(tmp_path: Path) -> None:
     ended = subprocess.run([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, check=True)
     assert ended.stderr.count("ademamix: beta3 = 0.9999 ") == 1
     assert "Warning" not in ended.stderr
+
+
+def test_names_in_any_script_do_not_depend_on_the_locale(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from pathlib import Path
+        from ademamix.lab.config import Run, Text, read
+        from ademamix.lab.execution import Options
+        from ademamix.lab.record import RunError, RunFolder, open_folder
+        from ademamix.lab.runner import run_all
+
+        out, source = Path(sys.argv[2]), Text(kind="text", source="\\u672c\\u6587")
+        run = read(Run, sys.argv[1]).model_copy(update={"data": source})
+        with RunFolder(out / "runs", run).locked():
+            assert open_folder(out / "runs" / run.key).config == run
+        try:
+            run_all({"run": run}, Options(out))
+        except RunError as error:
+            print(ascii(str(error)))
+    """
+    told = finish(
+        in_process(code, TINY.model_dump_json(), tmp_path, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
+    )
+    assert "run: there is no text at" in told
 
 
 def test_reading_is_shown_until_training_begins(tmp_path: Path) -> None:

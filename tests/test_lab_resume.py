@@ -101,6 +101,16 @@ def test_a_switch_survives_a_stop_before_at_and_after_it(tmp_path: Path, stop_at
     assert outcome(run, stopped) == outcome(run, whole)
 
 
+@pytest.mark.parametrize("stop_at", [8, 12, 16])
+def test_a_probe_that_remembers_survives_a_stop(tmp_path: Path, stop_at: int) -> None:
+    run = changed(TINY, probes=[{"kind": "update-norms", "span": 6}])
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(run, Options(whole))
+    _stop_at(run, stopped, stop_at)
+    train(run, Options(stopped))
+    assert outcome(run, stopped) == outcome(run, whole)
+
+
 def _stop_at(run: Run, out: Path, step: int, save_every: float = float("inf")) -> None:
     """Ask the run to stop after a step, as Ctrl-C does."""
 
@@ -109,4 +119,4 @@ def _stop_at(run: Run, out: Path, step: int, save_every: float = float("inf")) -
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped, and saved"):
-        train(run, Options(out, save_every=save_every), report=report)
+        train(run, Options(out, save_every=save_every, save_share=1.0), report=report)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ademamix import AdEMAMix
-from ademamix.lab import data, models
+from ademamix.lab import data, models, pace
 from ademamix.lab import train as train_module
 from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Switch, Text, UpdateNorms, ViT, read
 from ademamix.lab.learning_rate import learning_rate
@@ -138,17 +138,91 @@ def test_a_batch_can_be_followed_and_injected(tmp_path: Path) -> None:
     assert injected[11] < losses[11], "training on the batch lowers the loss on it"
 
 
-def test_update_norms_are_those_of_the_change(tmp_path: Path) -> None:
-    rows = _rows(changed(TINY, probes=[UpdateNorms(kind="update-norms", first=3, last=5)]), tmp_path)
-    norms = {row["step"]: row["update_norm"] for row in rows if "update_norm" in row}
-    assert list(norms) == [3, 4, 5]
-    dataset = data.load(TINY.data, model=TINY.model, batch=TINY.batch, seed=0, cache=tmp_path / "data")
-    training = Training(TINY, dataset, "cpu")
-    for _ in range(3):
-        before = torch.nn.utils.parameters_to_vector(training.model.parameters()).detach()
+@pytest.mark.parametrize("parameters", ["fp32", "bf16"])
+def test_update_norms_are_those_of_the_change_over_a_span(parameters: str, tmp_path: Path) -> None:
+    run = changed(TINY, parameters=parameters)
+    rows = _rows(changed(run, probes=[UpdateNorms(kind="update-norms", span=5)]), tmp_path)
+    norms = {row["step"]: row["norm_of_5_updates"] for row in rows if "norm_of_5_updates" in row}
+    assert list(norms) == [5, 10, 15, 20]
+    dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path / "data")
+    training, points = Training(run, dataset, "cpu"), []
+    for _ in range(11):
+        points.append(torch.nn.utils.parameters_to_vector(training.model.parameters()).detach().double())
         training.advance()
-    after = torch.nn.utils.parameters_to_vector(training.model.parameters()).detach()
-    assert norms[3] == pytest.approx((after - before).norm().item(), rel=1e-5)
+    for step in (5, 10):
+        assert norms[step] == pytest.approx((points[step] - points[step - 5]).norm().item(), rel=1e-5)
+
+
+def test_a_batch_is_processed_in_parts_that_fit_into_the_memory_for_logits(tmp_path: Path) -> None:
+    run = changed(TINY, batch=12)
+    dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path)
+    example = train_module.BYTES_PER_LOGIT * 16 * dataset.outputs
+
+    def parts(examples: float, **fields: object) -> int:
+        return train_module.parts_of_a_batch(changed(run, **fields), dataset.outputs, int(examples * example))
+
+    assert [parts(examples) for examples in (12, 11.9, 4, 3.9, 1, 0.1)] == [1, 2, 3, 4, 12, 12]
+    assert parts(12, accumulate=3) == 3
+    assert parts(2, accumulate=3) == 6
+    dropout = {**run.model.model_dump(), "dropout": 0.1}
+    assert parts(1, model=dropout) == 1, "other parts would drop others"
+
+
+def test_parts_change_only_rounding(tmp_path: Path) -> None:
+    run = changed(TINY, batch=4, data=Text(kind="text", source=DOCS, held_out_batches=1))
+    run = changed(run, probes=[{"kind": "follow-batch", "batch": 0, "every": 24}])
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(run, Options(whole))
+    train(run, Options(parts, logits_bytes=1))
+    first, second = (RunFolder(out / "runs", run).metrics()[-1] for out in (whole, parts))
+    assert first != second
+    assert first == pytest.approx(second, rel=1e-4)
+
+
+def test_saving_takes_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, saved = [0.0], []
+    monkeypatch.setattr(pace, "now", lambda: now[0])
+    advance = Training.advance
+
+    def a_step_takes_a_second(training: Training) -> dict[str, float]:
+        now[0] += 1
+        return advance(training)
+
+    def saving_takes_two(folder: RunFolder, step: int, state: object) -> None:
+        now[0] += 2
+        saved.append(step)
+
+    monkeypatch.setattr(Training, "advance", a_step_takes_a_second)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", saving_takes_two)
+    train(changed(TINY, steps=60), Options(tmp_path / "a", save_every=4, save_share=0.1))
+    assert saved == [4, 22, 40, 58], "2 of 20 seconds"
+    saved.clear()
+    train(changed(TINY, steps=60), Options(tmp_path / "b", save_every=25, save_share=0.1))
+    assert saved == [25, 50]
+
+
+def test_the_time_left_counts_validations_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now: list[float] = [0.0]
+    monkeypatch.setattr(pace, "now", lambda: now[0])
+    left = {}
+    run = changed(TINY, steps=100, validate_every=40)  # after 40, 80 and 100
+    timed = pace.Pace(run)
+    for step in range(1, 101):
+        with timed.measured("step"):
+            now[0] += 2
+        if step % 40 == 0:
+            with timed.measured("validation"):
+                now[0] += 30
+        left[step] = timed.seconds_left(step)
+    guess = pace.VALIDATION_COST * run.validation_examples / run.batch * 2
+    assert left[10] == pytest.approx(180 + 3 * guess)
+    assert left[50] == pytest.approx(100 + 2 * 30)
+    assert left[80] == pytest.approx(40 + 30)
+    assert timed.steps_per_second == pytest.approx(0.5)
+    with timed.measured("save"):
+        now[0] += 26
+    assert timed.seconds_left(80) == pytest.approx(70 * 1.1)
+    assert timed.seconds_left(100) == 0
 
 
 def test_a_run_that_diverges_ends_and_says_so(tmp_path: Path) -> None:
@@ -199,8 +273,7 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
         ({"switch": {"step": 24, "optimizer": {"name": "adamw", "lr": 1e-3}}}, "before the last step"),
         ({"switch": {"step": 2, "optimizer": {"name": "lion", "lr": 1e-3}}}, "got ademamix to lion"),
         ({"probes": [{"kind": "follow-batch", "every": 1}]}, "raise held_out_batches"),
-        ({"probes": [{"kind": "update-norms", "first": 99, "last": 99}]}, "would begin at step 99 of 24"),
-        ({"probes": [{"kind": "update-norms", "first": 9, "last": 8}]}, "must not be before the first"),
+        ({"probes": [{"kind": "update-norms", "span": 25}]}, "would begin at step 25 of 24"),
         ({"dropout": 0.1}, "dropout"),
         ({"seed": 2**64}, "seed"),
         ({"schedule": {"kind": "cosine", "warmup": 25}}, "must fit into the 24 steps"),

@@ -188,17 +188,10 @@ class InjectBatch(Config):
 
 
 class UpdateNorms(Config):
-    """Record the norm of what each step adds to the parameters, over a window of steps (counted from 1)."""
+    """Record, after every `span` steps, the norm of what these have added to the parameters."""
 
     kind: Literal["update-norms"]
-    first: Positive = 1
-    last: Positive
-
-    @model_validator(mode="after")
-    def _last_is_not_before_first(self) -> UpdateNorms:
-        if self.last < self.first:
-            raise ValueError(f"the last step must not be before the first, got first={self.first}, last={self.last}")
-        return self
+    span: Positive = 1000
 
 
 SWITCHES = (("adamw", "ademamix"), ("ademamix", "adamw"))
@@ -304,7 +297,7 @@ def _first_step(probe: FollowBatch | InjectBatch | UpdateNorms) -> int:
         case InjectBatch():
             return probe.step
         case UpdateNorms():
-            return probe.first
+            return probe.span
 
 
 class ConfigError(ValueError):

@@ -104,8 +104,9 @@ def describe(status: Status) -> str:
     ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine"),
     ...     steps=1000, batch=8, validate_every=100,
     ... )
-    >>> describe(Status(config, Progress(step=200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
-    'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
+    >>> progress = Progress(step=200, loss=2.5, validation_loss=2.6, steps_a_second=10.0, seconds_left=90.0)
+    >>> describe(Status(config, progress))
+    'loss 2.500, validation 2.600, 10 steps/s, 1:30 left'
     >>> describe(Status(config, read=(1_200_000, 33_000_000)))
     'reads its text: 1,200,000 tokens of 33,000,000'
     """
@@ -124,8 +125,7 @@ def describe(status: Status) -> str:
         parts.append(f"loss {progress.loss:.3f}")
     if progress.validation_loss is not None:
         parts.append(f"validation {progress.validation_loss:.3f}")
-    speed = progress.steps_a_second
-    return ", ".join([*parts, f"{speed:.3g} steps/s", f"{clock(status.steps_left / speed)} left"])
+    return ", ".join([*parts, f"{progress.steps_a_second:.3g} steps/s", f"{clock(progress.seconds_left)} left"])
 
 
 def clock(seconds: float) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 SAVE_EVERY = 30.0  # seconds
+SAVE_SHARE = 0.05
+LOGITS_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,11 @@ class Options:
     """Runs are kept in `out`/runs, prepared data in `out`/data."""
     device: str = "cpu"
     save_every: float = SAVE_EVERY
-    """Seconds between checkpoints."""
+    """Seconds between checkpoints, at least."""
+    save_share: float = SAVE_SHARE
+    """At most this share of the time is spent on checkpoints: large ones are saved more rarely."""
+    logits_bytes: int = LOGITS_BYTES
+    """Memory for the logits of a batch, which is processed in as many parts as that takes."""
     wandb: str | None = None
     """A project of Weights & Biases to record to."""
 
@@ -61,3 +67,6 @@ class Progress(NamedTuple):
     loss: float | None
     validation_loss: float | None
     steps_a_second: float
+    """Steps alone."""
+    seconds_left: float
+    """With validations and checkpoints."""

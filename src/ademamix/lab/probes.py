@@ -1,6 +1,6 @@
 """What can look into a run, or step into it: callbacks of the training loop.
 
-A probe keeps nothing from one step to the next, so that a run that was killed goes on with it.
+What a probe keeps from one step to the next is in the checkpoint, so that a run that was killed continues with it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import Tensor
 
 from ademamix.lab import config
 from ademamix.lab.data import Batch
@@ -31,6 +32,14 @@ class Probe(Protocol):
         """Look at the run after the step, and return what to record."""
         ...
 
+    def state(self) -> Any:
+        """Return what the probe keeps, for a checkpoint."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Continue with what :meth:`state` returned."""
+        ...
+
 
 class _Nothing:
     """A probe that does nothing, for the others to change one part of."""
@@ -43,6 +52,12 @@ class _Nothing:
 
     def after(self, training: Training, seen: Any) -> dict[str, float]:
         return {}
+
+    def state(self) -> Any:
+        return None
+
+    def restore(self, state: Any) -> None:
+        pass
 
 
 class FollowBatch(_Nothing):
@@ -71,23 +86,39 @@ class InjectBatch(_Nothing):
 
 
 class UpdateNorms(_Nothing):
-    r"""Records :math:`\|\theta^{(t)} - \theta^{(t-1)}\|_2`, weight decay included."""
+    r"""Records :math:`\|\theta^{(t+n)} - \theta^{(t)}\|_2` of n = `span` consecutive updates, at step t + n.
+
+    Weight decay is included, and t is every multiple of n. One copy of the parameters is kept meanwhile.
+
+    Reference: the paper's appendix, "Miscellaneous results", figure exploding-norm (a), with n = 1000.
+    """
 
     def __init__(self, settings: config.UpdateNorms) -> None:
-        self._settings = settings
+        self._span = settings.span
+        self._origin: list[Tensor] = []
 
     def before(self, training: Training) -> Any:
-        """Return a copy of the parameters."""
-        if self._settings.first <= training.step + 1 <= self._settings.last:
-            return [parameter.detach().clone() for parameter in training.model.parameters()]
-        return None
+        """Keep the parameters, if a span begins here."""
+        if training.step % self._span == 0:
+            self._origin = [parameter.detach().clone() for parameter in training.model.parameters()]
 
     def after(self, training: Training, seen: Any) -> dict[str, float]:
-        """Return the norm of the change."""
-        if seen is None:
+        """Return the norm of the change, if a span ends here."""
+        if training.step % self._span:
             return {}
-        changes = torch._foreach_sub([parameter.detach() for parameter in training.model.parameters()], seen)
-        return {"update_norm": torch.nn.utils.get_total_norm(changes).item()}
+        changes = [
+            parameter.detach().float() - origin.float()
+            for parameter, origin in zip(training.model.parameters(), self._origin, strict=True)
+        ]
+        return {f"norm_of_{self._span}_updates": torch.nn.utils.get_total_norm(changes).item()}
+
+    def state(self) -> Any:
+        """Return the parameters that the span began with."""
+        return self._origin
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self._origin = state
 
 
 PROBES: dict[type[config.Config], Any] = {

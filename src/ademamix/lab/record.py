@@ -240,7 +240,7 @@ class RunFolder:
 
 def open_folder(path: Path) -> RunFolder:
     """Return the run whose folder this is."""
-    folder = RunFolder(path.parent, read(Run, (path / "config.json").read_text()))
+    folder = RunFolder(path.parent, read(Run, (path / "config.json").read_text(encoding="utf-8")))
     if folder.path.name != path.resolve().name:
         raise RunError(f"the folder {str(path)!r} is that of a run of another version: train it again")
     return folder

@@ -54,7 +54,7 @@ class _Worker:
         assert self.process.stdin is not None
         self.run = name
         with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output says so
-            self.process.stdin.write(config.model_dump_json() + "\n")
+            self.process.stdin.write(json.dumps(config.model_dump(mode="json")) + "\n")  # ASCII, for any locale
             self.process.stdin.flush()
 
     def dismiss(self) -> None:

@@ -20,15 +20,17 @@ from torch import nn
 
 from ademamix.lab import data, environment, models, optimizers, probes, sinks
 from ademamix.lab.bench_steps import state_bytes
-from ademamix.lab.config import Run
+from ademamix.lab.config import Mamba, Run
 from ademamix.lab.data import Batch, Dataset, OnRead
-from ademamix.lab.execution import Options, Progress
+from ademamix.lab.execution import LOGITS_BYTES, Options, Progress
 from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.pace import Pace, Saves
 from ademamix.lab.record import Result, RunError, RunFolder
 
 __all__ = ["Options", "Progress", "Training", "train"]
 
+BYTES_PER_LOGIT = 16  # in bf16 and fp32, its logarithmic probability, and both gradients
 VALIDATION_CHUNK = 32  # examples at once; more are no faster
 VALIDATION_LOGITS = 1 << 27  # or as many as have so many logits, half a gigabyte
 
@@ -36,7 +38,7 @@ VALIDATION_LOGITS = 1 << 27  # or as many as have so many logits, half a gigabyt
 class Training:
     """A model in training: all that changes while a run goes on."""
 
-    def __init__(self, config: Run, dataset: Dataset, device: str) -> None:
+    def __init__(self, config: Run, dataset: Dataset, device: str, logits_bytes: int = LOGITS_BYTES) -> None:
         self.config, self.data, self._device = config, dataset, torch.device(device)
         self.step = 0
         self.seconds = 0.0
@@ -50,6 +52,7 @@ class Training:
         )
         self._peak = config.optimizer.lr
         self._loss_sum = torch.zeros((), device=self._device)
+        self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes)
         # of the model and the data alone: with another size the loss would be rounded differently
         per_example = models.logits_per_example(config.model, dataset.outputs)
         self._validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
@@ -66,8 +69,8 @@ class Training:
         self.seed_step()
         if not self.model.training:  # the call visits every module
             self.model.train()
-        for part in _split(batch, config.accumulate):
-            loss = self._loss(part) / config.accumulate
+        for part in _split(batch, self._parts):
+            loss = self._loss(part) / self._parts
             loss.backward()
             self._loss_sum += loss.detach()
         norm = None if config.clip is None else torch.nn.utils.clip_grad_norm_(self._parameters, config.clip)
@@ -116,7 +119,7 @@ class Training:
         """Return the loss on a batch, as in validation."""
         self.model.eval()
         with torch.no_grad():
-            return self._loss(batch).item()
+            return math.fsum(self._loss(part).item() for part in _split(batch, self._parts)) / self._parts
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a checkpoint needs."""
@@ -126,6 +129,7 @@ class Training:
             "step": self.step,
             "loss_sum": self._loss_sum,
             "seconds": self.seconds,
+            "probes": [probe.state() for probe in self.probes],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,6 +141,8 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
         self._loss_sum = state["loss_sum"]
+        for probe, kept in zip(self.probes, state["probes"], strict=True):
+            probe.restore(kept)
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         batch = self._placed(batch)
@@ -192,7 +198,7 @@ def train(
 def _carry_out(
     config: Run, dataset: Dataset, folder: RunFolder, options: Options, report: Callable[[Progress], None]
 ) -> Result:
-    training = Training(config, dataset, options.device)
+    training = Training(config, dataset, options.device, options.logits_bytes)
     if (saved := folder.load_checkpoint(options.device)) is not None:
         training.load_state_dict(saved[1])
     environment.describe(folder, dataset.fingerprint, step=training.step, device=options.device)
@@ -233,24 +239,26 @@ def _loop(
     latest: dict[str, float] = {}
     for row in folder.metrics():
         latest |= row
-    first, first_seconds, saved_at = training.step, training.seconds, time.monotonic()
+    pace, saves = Pace(config), Saves(every=options.save_every, share=options.save_share)
     diverged = False
     while training.step < config.steps:
-        row = training.advance()
+        with pace.measured("step"):
+            row = training.advance()
         if training.step % config.validate_every == 0 or training.step == config.steps:
-            row |= training.validate()
+            with pace.measured("validation"):
+                row |= training.validate()
         diverged = not math.isfinite(row.get("loss", 0.0) + row.get("validation_loss", 0.0))
         if row:
             latest |= {name: value for name, value in row.items() if math.isfinite(value)}
             for record in recorders:
                 record({"step": training.step, **row})
-            speed = (training.step - first) / (training.seconds - first_seconds)
-            report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), speed))
+            times = pace.steps_per_second, pace.seconds_left(training.step)
+            report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), *times))
         if diverged:
             break  # not saved: who went on from here would diverge again, later
-        if stop.is_set() or time.monotonic() - saved_at >= options.save_every:
-            folder.save_checkpoint(training.step, training.state_dict())
-            saved_at = time.monotonic()
+        if stop.is_set() or saves.due:
+            with saves.measured(), pace.measured("save"):
+                folder.save_checkpoint(training.step, training.state_dict())
         if stop.is_set():
             raise Interrupted(saved=True)
     return Result(
@@ -262,6 +270,26 @@ def _loop(
         state_bytes=state_bytes(training.optimizer),
         diverged=diverged,
     )
+
+
+def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int) -> int:
+    """Return in how many equal parts to process a batch, so that the logits of one fit into `logits_bytes`.
+
+    Of what a batch takes, logits are the largest: batch x context x vocabulary, 16 bytes each. Parts change the numbers
+    of a run by rounding alone. A model with dropout, which would drop others, is not divided further than its config
+    says.
+
+    >>> from ademamix.lab.compare import DEFAULT
+    >>> from ademamix.lab.presets import PRESETS
+    >>> large = DEFAULT.model_copy(update={"model": PRESETS["gpt-1.3b"], "batch": 128})
+    >>> parts_of_a_batch(large, 32_000, LOGITS_BYTES), parts_of_a_batch(DEFAULT, 256, LOGITS_BYTES)
+    (16, 1)
+    """
+    if not isinstance(config.model, Mamba) and config.model.dropout:
+        return config.accumulate
+    fit = max(1, logits_bytes // (BYTES_PER_LOGIT * models.logits_per_example(config.model, outputs)))
+    enough = range(config.accumulate, config.batch + 1)
+    return next(parts for parts in enough if config.batch % parts == 0 and config.batch // parts <= fit)
 
 
 def _split(batch: Batch, parts: int) -> Iterator[Batch]:
