@@ -27,6 +27,12 @@ class Options:
     wandb: str | None = None
     """A project of Weights & Biases to record to."""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.save_share <= 1:
+            raise ValueError(f"save_share must be above 0 and at most 1, got {self.save_share}")
+        if not self.logits_bytes > 0:
+            raise ValueError(f"logits_bytes must be above 0, got {self.logits_bytes}")
+
     @property
     def runs(self) -> Path:
         """The folder of runs."""

@@ -202,7 +202,8 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
 def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:
     assert started.process.stdout is not None
     for line in started.process.stdout:
-        events.put(_Event(started, line))
+        if line.endswith("\n"):  # else it was killed while it wrote this
+            events.put(_Event(started, line))
     events.put(_Event(started, None))
 
 
