@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ademamix import AdEMAMix
-from ademamix.lab import data, models, pace
+from ademamix.lab import config, data, models, pace
 from ademamix.lab import train as train_module
 from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Switch, Text, UpdateNorms, ViT, read
 from ademamix.lab.learning_rate import learning_rate
@@ -51,6 +53,15 @@ def test_the_training_batch_does_not_change_what_validates(run: Run, tmp_path: P
         dataset = data.load(run.data, model=run.model, batch=batch, seed=seed, cache=tmp_path)
         scores.append(Training(changed(run, batch=batch, validation_examples=70), dataset, "cpu").validate())
     assert scores[0] == scores[1]
+
+
+@given(st.integers(1, 10**7), st.integers(1, 4096), st.integers(1, 10**5))
+def test_validations_take_a_tenth_of_the_time_or_there_is_one(steps: int, batch: int, examples: int) -> None:
+    interval = config.validation_interval(steps, batch, examples)
+    validations = -(-steps // interval)  # the last of them after the last step
+    assert 1 <= interval <= steps
+    assert validations <= config.MOST_VALIDATIONS
+    assert validations == 1 or validations * config.VALIDATION_COST * examples <= 0.1 * steps * batch * (1 + 1e-9)
 
 
 def test_validation_is_the_mean_over_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,11 +282,11 @@ def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMP
 
     There are at most fifty. A run that is too short for even one has it all the same, after its last step.
 
-    >>> validation_interval(10_000, batch=8), validation_interval(1000, batch=8), validation_interval(1000, batch=64)
-    (200, 199, 25)
+    >>> validation_interval(10_000, batch=8), validation_interval(1000, batch=8), validation_interval(100, batch=8)
+    (200, 200, 100)
     """
-    affordable = math.ceil(VALIDATION_COST * examples / (VALIDATION_SHARE * batch))
-    return max(1, steps // MOST_VALIDATIONS, affordable)
+    affordable = int(VALIDATION_SHARE * steps * batch / (VALIDATION_COST * examples))
+    return math.ceil(steps / max(1, min(MOST_VALIDATIONS, affordable)))
 
 
 def _first_step(probe: FollowBatch | InjectBatch | UpdateNorms) -> int:
