@@ -47,7 +47,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000")
     run.add_argument("--batch", type=positive, metavar="N", help="sequences or images a step")
     run.add_argument(
-        "--accumulate", type=positive, metavar="N", help="parts in which a batch is processed (default: 1)"
+        "--accumulate", type=positive, metavar="N", help="parts in which a batch is processed, at least (default: 1)"
     )
     run.add_argument("--lr", type=rate, metavar="RATE", help="peak learning rate")
     run.add_argument(
@@ -71,7 +71,11 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
     how.add_argument("--threads", type=few, default=threads, metavar="N", help=f"threads a run (default: {threads})")
     how.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     how.add_argument(
-        "--save-every", type=rate, default=30.0, metavar="SECONDS", help="between checkpoints (default: 30)"
+        "--save-every",
+        type=rate,
+        default=30.0,
+        metavar="SECONDS",
+        help="between checkpoints; more if they are large (default: 30)",
     )
     how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases too")
 

@@ -53,7 +53,8 @@ class Pace:
             per_validation = VALIDATION_COST * run.validation_examples / run.batch * per_step
         validations = -(-run.steps // run.validate_every) - step // run.validate_every if step < run.steps else 0
         left = (run.steps - step) * per_step + validations * per_validation
-        return left * (1 + self._seconds["save"] / (self._seconds["step"] + self._seconds["validation"]))
+        trained = max(self._seconds["step"] + self._seconds["validation"], 1e-9)
+        return left * (1 + self._seconds["save"] / trained)
 
 
 class Saves:
