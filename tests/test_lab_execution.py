@@ -56,6 +56,16 @@ def test_runs_are_spread_over_the_gpus(tmp_path: Path, monkeypatch: pytest.Monke
     assert devices == ["cuda:0", "cuda:1"]
 
 
+def test_a_notice_is_shown_even_if_the_run_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.dumps({"notice": "it is damaged"}) + "\n" + json.dumps({"failed": "the data has changed"}) + "\n"
+    code = f"import sys; sys.stdin.readline(); sys.stdout.write({said!r})"
+    monkeypatch.setattr(worker, "command", lambda options, threads: [sys.executable, "-c", code])
+    shown: list[str] = []
+    with pytest.raises(RunError, match="tiny: the data has changed"):
+        run_all({"tiny": TINY}, Options(tmp_path), watch=lambda statuses: shown.extend(statuses["tiny"].notices))
+    assert "it is damaged" in shown
+
+
 def test_a_process_that_is_killed_while_it_writes_is_called_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

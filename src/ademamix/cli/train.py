@@ -89,7 +89,11 @@ def _run(options: argparse.Namespace) -> int:
                 status.progress, status.waits, status.read = progress, waits, read
                 display({name: status})
 
-            with notices.told(status.notices.append):
+            def notice(text: str) -> None:
+                status.notices.append(text)
+                display({name: status})
+
+            with notices.told(notice):
                 status.result = train.train(
                     config,
                     how,

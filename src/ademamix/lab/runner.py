@@ -123,6 +123,8 @@ def run_all(
                     continue
                 begun = statuses[name].progress is not None
                 ended = _ended(event, statuses[name], name)
+                if statuses[name].notices:
+                    watch(statuses)  # at once: what comes next may be an error
                 if not begun and statuses[name].progress is not None:
                     environment.check_same_data(folders.values())
                 if ended:

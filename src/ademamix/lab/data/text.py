@@ -19,6 +19,8 @@ TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
 """Files of a folder that must be text; of the others those are taken that are valid UTF-8."""
 VALIDATION_SHARE = 10
 """One file in so many is validation, or the last such part of every file."""
+SPLIT = 2
+"""Raised when the same files would be split differently."""
 LEAST_VALIDATION, MOST_VALIDATION = 0.02, 0.5
 """Between these shares of the text, files are validation as a whole."""
 CHARACTERS_AT_ONCE = 1 << 20
@@ -143,7 +145,7 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
             else:
                 yield from (Piece(text, relative in chosen, ends) for text, ends in _read(path))
 
-    return Source(key=content_hash(files, cache), pieces=pieces)
+    return Source(key=f"{SPLIT} {content_hash(files, cache)}", pieces=pieces)
 
 
 def is_validation(identity: str, share: int) -> bool:

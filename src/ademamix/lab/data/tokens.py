@@ -24,7 +24,7 @@ from ademamix.lab.data import DataError, OnRead
 from ademamix.lab.data.text import CHARACTERS_AT_ONCE, Piece, Source, file_hash, open_source
 from ademamix.lab.data.tokenizers import Tokenizer, make_tokenizer, tokenizer_key
 
-FORMAT = 2
+FORMAT = 1
 """Raised whenever the same text and tokeniser would give other token files."""
 PROGRESS = "progress.json"
 SAVE_EVERY = 60.0
