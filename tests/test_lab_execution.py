@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 import torch
 
 from ademamix.lab import worker
+from ademamix.lab.config import Optimizer
+from ademamix.lab.display import Lab
 from ademamix.lab.execution import Options, devices_of, processes_on
-from ademamix.lab.record import RunError
+from ademamix.lab.interrupt import Interrupted
+from ademamix.lab.record import RunError, RunFolder
 from ademamix.lab.runner import run_all
 from lab_runs import TINY, changed
+from lab_text import finish, in_process
 
 
 @pytest.mark.parametrize(
@@ -73,3 +78,59 @@ def test_a_process_that_is_killed_while_it_writes_is_called_killed(
     monkeypatch.setattr(worker, "command", lambda options, threads: [sys.executable, "-c", torn])
     with pytest.raises(RunError, match="tiny: its process was killed by signal 9"):
         run_all({"tiny": TINY}, Options(tmp_path))
+
+
+def test_nothing_is_called_saved_before_the_first_step(tmp_path: Path) -> None:
+    with (
+        RunFolder(tmp_path / "runs", TINY).locked(),  # so that the run cannot begin
+        pytest.raises(Interrupted, match="Nothing had been trained yet, so there is nothing to save"),
+    ):
+        run_all({"tiny": TINY}, Options(tmp_path), watch=lambda statuses: signal.raise_signal(signal.SIGINT))
+
+
+def test_files_of_the_working_directory_are_not_taken_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tokenize", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a file of the user was imported')")
+    monkeypatch.chdir(tmp_path)
+    assert run_all({"tiny": TINY}, Options(Path("out")))["tiny"].steps == TINY.steps
+
+
+def test_what_a_process_warns_of_is_shown_once_with_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    advised = Optimizer(name="ademamix", lr=1e-2, settings={"betas": [0.9, 0.999, 0.9999]})
+    runs = {"advised": changed(TINY, optimizer=advised), "torn": TINY}
+    checkpoints = RunFolder(tmp_path / "runs", TINY).path / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    for step in (8, 16):
+        (checkpoints / f"{step:09d}-0123456789abcdef.pt").write_bytes(b"torn")
+    Lab(Options(tmp_path), processes=1).carry_out(runs, "two runs")
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("advised: beta3 = 0.9999 ") for line in lines) == 1, lines
+    assert sum(line.startswith("torn: ") and "is damaged" in line for line in lines) == 2
+    assert "torn: no checkpoint is whole: training starts again from step 0" in lines
+    assert not any("Warning" in line for line in lines)
+
+
+def test_names_in_any_script_do_not_depend_on_the_locale(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from pathlib import Path
+        from ademamix.lab.config import Run, Text, read
+        from ademamix.lab.execution import Options
+        from ademamix.lab.record import RunError, RunFolder, open_folder
+        from ademamix.lab.runner import run_all
+
+        out, source = Path(sys.argv[2]), Text(kind="text", source="\\u672c\\u6587")
+        run = read(Run, sys.argv[1]).model_copy(update={"data": source})
+        with RunFolder(out / "runs", run).locked():
+            assert open_folder(out / "runs" / run.key).config == run
+        try:
+            run_all({"run": run}, Options(out))
+        except RunError as error:
+            print(ascii(str(error)))
+    """
+    told = finish(
+        in_process(code, TINY.model_dump_json(), tmp_path, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
+    )
+    assert "run: there is no text at" in told
