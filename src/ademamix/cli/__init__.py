@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+import ademamix
 from ademamix.cli import bench, compare, reproduce, train
 from ademamix.cli.arguments import Complaint
 from ademamix.lab.interrupt import EXIT_CODE
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="AdEMAMix: AdamW with a second, slow average of the gradients.",
         epilog="`ademamix COMMAND --help` explains a command, with examples. To begin: ademamix compare",
     )
+    parser.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (compare, train, reproduce, bench):
         command.add(commands)

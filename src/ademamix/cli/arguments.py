@@ -16,6 +16,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 MOST = 1000
 """What :func:`few` allows; the learning rates of a sweep that long are still numbers that a float holds."""
 
+FEWEST_RATES = 3  # of a search: the best of fewer has no neighbour on each side
+
 
 class Complaint(Exception):
     """What is wrong, what was given and what to do; the command line prints it and exits with 2."""
@@ -30,10 +32,20 @@ def positive(text: str) -> int:
 
 
 def few(text: str) -> int:
-    """Read a number of threads, processes or learning rates."""
+    """Read a number of threads or processes."""
     number = positive(text)
     if number > MOST:
         raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {text!r}")
+    return number
+
+
+def rates(text: str) -> int:
+    """Read a number of learning rates that can be searched."""
+    number = few(text)
+    if number < FEWEST_RATES:
+        raise argparse.ArgumentTypeError(
+            f"must be at least {FEWEST_RATES}, so that the best can have a worse one on each side, got {text!r}"
+        )
     return number
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, few, name_and_settings, seed, writable_folder
+from ademamix.cli.arguments import Commands, Complaint, name_and_settings, rates, seed, writable_folder
 from ademamix.cli.run_options import (
     DESCRIPTION,
     add_execution_options,
+    add_processes,
     add_run_options,
     changed,
     complaints_of_the_lab,
-    execution,
+    laboratory,
     optimizer,
 )
 
 if TYPE_CHECKING:
+    from ademamix.lab.compare import Comparison
     from ademamix.lab.config import Optimizer, Run
     from ademamix.lab.display import Lab
+    from ademamix.lab.sweep import Sweep
 
 INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
@@ -28,7 +32,12 @@ Train the same model with AdamW and with AdEMAMix on the same batches, side by s
 Without options: a small transformer on the sources of Python's standard library, about six minutes on two cores. Each
 optimizer has the learning rate that was best for it in a sweep at this length.
 
-Results are kept: the same call again shows them at once. A call that was stopped goes on where it was.
+--tune searches each optimizer's learning rate and beta2 in the same way, on seed 0, with a full run for each choice:
+N rates, a factor of two apart; then the neighbours of the best until none is better, of which the next beta2 of 0.9,
+0.95, 0.99, 0.999 and 0.9999 on each side is one, and where beta2 moves, the rates again. betas that you state stay.
+
+Results are kept: the same call again shows them at once. A call that was stopped continues where it was. The report,
+the picture and its numbers go to a folder of their own in DIR/compare for each comparison.
 """
 
 EPILOG = """\
@@ -39,6 +48,8 @@ examples:
   ademamix compare --model vit-tiny --batch 64 --steps 3k --tune
   ademamix compare --optimizers adamw ademamix ademamix:state_storage=compact lion:lr=5e-4,weight_decay=0.5
 """
+
+REPORT_WIDTH = 100  # columns of report.txt
 
 
 def add(commands: Commands) -> None:
@@ -67,43 +78,47 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--tune",
-        type=few,
+        type=rates,
         nargs="?",
         const=5,
         metavar="N",
-        help="first find each optimizer's best learning rate of N (default: 5), on seed 0, with a full run for each",
+        help="search each optimizer's learning rate and beta2 first, see above; without N, 5 (default: no search)",
     )
-    parser.add_argument("--processes", type=few, default=2, metavar="N", help="runs at a time (default: 2)")
+    add_processes(parser)
     add_run_options(parser)
     add_execution_options(parser, threads=1)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ademamix.lab import compare
-    from ademamix.lab.display import Lab
+    from ademamix.lab import compare, compare_figure, compare_report, tables
     from ademamix.lab.record import RunFolder
 
+    width = tables.width_of_output()
     with complaints_of_the_lab():
         base, arms = _what(options)
-        how, folder = execution(options), writable_folder(options.out / "compare")
-        lab = Lab(how, options.processes, options.threads)
+        lab = laboratory(options)
+        writable_folder(options.out / "compare")
+        sweeps: dict[str, Sweep] = {}
         if options.tune:
-            arms = _tuned(base, arms, lab, folder, options)
+            bases = _bases(base, arms)
+            sweeps = _searched(bases, lab, options.tune)
+            arms = _chosen(bases, sweeps)
         runs = compare.plan(base, arms, options.seeds)
+        folder = writable_folder(options.out / "compare" / compare.folder_name(runs))
+        if sweeps:
+            _write_sweep(folder / "sweep.json", bases, sweeps)
+            print(_found(sweeps, width) + "\n")
         labelled = compare.labelled(runs)
-        if all(RunFolder(how.runs, run).result() for run in labelled.values()):
-            print(f"Trained before: this is what {how.runs} keeps of these runs. Other --seeds train anew.\n")
+        if all(RunFolder(lab.options.runs, run).result() for run in labelled.values()):
+            kept = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds train anew."
+            print(tables.wrapped(kept, width) + "\n")
         lab.carry_out(labelled, _title(base, labelled))
-        read = compare.read_arms(runs, how.runs)
-        parts = [
-            compare.table(base, read),
-            compare.conclusion(base, read),
-            compare.reasons(base, read, tuned=bool(options.tune)),
-        ]
-        files = compare.draw(read, base, folder)
-    print("\n\n".join(parts))
-    print("\n" + "\n".join(f"picture: {file}" for file in files))
+        comparison = compare.Comparison(base, compare.read_arms(runs, lab.options.runs))
+        files = compare_figure.kept_or_drawn(comparison, folder)
+        files.append(_write_report(folder / "report.txt", comparison, sweeps))
+    print(compare_report.report(comparison, tuned=bool(sweeps), width=width))
+    print("\n" + "\n".join(f"{'report' if file.suffix == '.txt' else 'picture'}: {file}" for file in files))
     return 0
 
 
@@ -115,24 +130,55 @@ def _what(options: argparse.Namespace) -> tuple[Run, list[Optimizer]]:
     return base, [optimizer(spec, options) for spec in specs]
 
 
-def _tuned(base: Run, arms: list[Optimizer], lab: Lab, folder: Path, options: argparse.Namespace) -> list[Optimizer]:
-    from ademamix.lab import compare, sweep
-    from ademamix.lab.atomic import write_atomically
+def _bases(base: Run, arms: list[Optimizer]) -> dict[str, Run]:
+    """Return the run that each search starts from."""
+    from ademamix.lab import compare
 
     without_rate = [arm.model_copy(update={"lr": 1.0}) for arm in arms]
     for arm in without_rate:
         if without_rate.count(arm) > 1:
             raise Complaint(f"{arm.name} is named twice, with other learning rates: --tune finds the best one itself")
-    bases = {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
-    title = f"Learning rates, on seed 0, for each of {', '.join(bases)}"
-    sweeps = sweep.tune(bases, options.tune, lambda runs: lab.carry_out(runs, title))
-    write_atomically(folder / "sweep.json", json.dumps(sweep.records(bases, sweeps), indent=1) + "\n")
-    print("validation loss by learning rate, seed 0:")
-    print(sweep.table(sweeps) + "\n")
-    return [arm.model_copy(update={"lr": found.best}) for arm, found in zip(arms, sweeps.values(), strict=True)]
+    return {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
+
+
+def _searched(bases: dict[str, Run], lab: Lab, count: int) -> dict[str, Sweep]:
+    from ademamix.lab import sweep
+
+    title = f"Learning rates and beta2, on seed 0, for each of {', '.join(bases)}."
+    return sweep.tune(bases, count, lambda runs: lab.carry_out(runs, title))
+
+
+def _chosen(bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> list[Optimizer]:
+    from ademamix.lab import sweep
+
+    return [sweep.with_choice(bases[name], found.best).optimizer for name, found in sweeps.items()]
+
+
+def _write_sweep(path: Path, bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> None:
+    from ademamix.lab import sweep
+    from ademamix.lab.atomic import write_atomically
+
+    write_atomically(path, json.dumps(sweep.records(bases, sweeps), indent=1) + "\n")
+
+
+def _write_report(path: Path, comparison: Comparison, sweeps: Mapping[str, Sweep]) -> Path:
+    from ademamix.lab import compare_report
+    from ademamix.lab.atomic import write_atomically
+
+    parts = [_found(sweeps, REPORT_WIDTH)] if sweeps else []
+    parts.append(compare_report.report(comparison, tuned=bool(sweeps), width=REPORT_WIDTH))
+    write_atomically(path, "\n\n".join(parts) + "\n")
+    return path
+
+
+def _found(sweeps: Mapping[str, Sweep], width: int) -> str:
+    from ademamix.lab import sweep
+
+    return f"Validation loss by learning rate and beta2, seed 0:\n{sweep.table(sweeps, width)}"
 
 
 def _title(base: Run, runs: dict[str, Run]) -> str:
     model = base.model
-    what = f"{model.kind}, width {model.width}, {model.layers} layers, on {base.data.source}"
-    return f"{len(runs)} runs of {base.steps:,} steps: {what}. Ctrl-C stops and saves; the same command goes on."
+    layers = f"{model.layers} layer{'s' if model.layers > 1 else ''}"
+    what = f"{model.kind}, width {model.width}, {layers}, on {base.data.source}"
+    return f"{len(runs)} runs of {base.steps:,} steps: {what}. Ctrl-C stops and saves; the same command continues."

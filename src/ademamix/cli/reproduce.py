@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ademamix.cli.arguments import Commands, few, writable_folder
-from ademamix.cli.run_options import check_device, complaints_of_the_lab
+from ademamix.cli.arguments import Commands, writable_folder
+from ademamix.cli.run_options import add_execution_options, add_processes, complaints_of_the_lab, laboratory
 from ademamix.lab.recipes import RECIPES, SCALES, load
 
 DESCRIPTION = """\
@@ -18,8 +17,10 @@ recipes:
 Three scales: smoke (seconds: it shows that the recipe works, no more), laptop (minutes to hours on two cores: real
 learning), paper (the paper's own sizes, for GPUs). Recipes that need no training are the paper's at every scale.
 
-Figures go to DIR/RECIPE/ as PNG and SVG and replace those of an earlier call. Runs are kept in DIR/runs, each trained
-once: a call that was stopped, by Ctrl-C or worse, goes on from there when it is given again, and recipes share runs.
+Figures go to DIR/RECIPE/SCALE/ as PNG and SVG, with the report beside them in report.txt; they replace those of an
+earlier call at the same scale. A recipe with several panels reports each as it is done. Runs are kept in DIR/runs, each
+trained once: a call that was stopped, by Ctrl-C or worse, continues from there when it is given again, and recipes
+share runs.
 """
 
 EPILOG = """\
@@ -40,26 +41,28 @@ def add(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", metavar="RECIPE", choices=list(RECIPES), help=f"one of {', '.join(RECIPES)}")
-    parser.add_argument("--scale", choices=SCALES, default="laptop", help="how large (default: laptop)")
-    parser.add_argument("--out", type=Path, default="out", metavar="DIR", help="where to write (default: out)")
     parser.add_argument(
-        "--processes", type=few, default=2, metavar="N", help="runs at a time, a thread each (default: 2)"
+        "--scale",
+        choices=SCALES,
+        default="laptop",
+        metavar="SCALE",
+        help="how large: smoke, laptop or paper (default: laptop)",
     )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda, for the recipes that train (default: cpu)")
+    add_processes(parser)
+    add_execution_options(parser, threads=1)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    folder = writable_folder(options.out / options.recipe)
-    if not RECIPES[options.recipe].trains:
-        with complaints_of_the_lab():
-            print(load(options.recipe)(folder, options.scale))
-        return 0
-    from ademamix.lab.display import Lab
-    from ademamix.lab.execution import Options
+    from ademamix.lab.atomic import write_atomically
 
-    check_device(options.device)
     with complaints_of_the_lab():
-        lab = Lab(Options(options.out, device=options.device), processes=options.processes)
-        print(load(options.recipe)(folder, options.scale, lab))
+        folder = writable_folder(options.out / options.recipe / options.scale)
+        recipe = load(options.recipe)
+        found = recipe(folder, options.scale, *([laboratory(options)] if RECIPES[options.recipe].trains else []))
+        parts: list[str] = []
+        for part in [found] if isinstance(found, str) else found:
+            print(("\n" if parts else "") + part, flush=True)
+            parts.append(part)
+            write_atomically(folder / "report.txt", "\n\n".join(parts) + "\n")
     return 0

@@ -1,10 +1,11 @@
-"""The options that describe a run, shared by `train` and `compare`, and how the lab's errors reach the user."""
+"""The options that commands of the lab share, and how the lab's errors reach the user."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from ademamix.cli.arguments import Complaint, few, name_and_settings, positive, 
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
+    from ademamix.lab.display import Lab
     from ademamix.lab.execution import Options
 
 DESCRIPTION = """\
@@ -25,6 +27,9 @@ models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):
 optimizers, likewise; settings are the arguments of their constructors, and lr:
   adamw, ademamix, adamw-scheduled-beta1, convex-mix, ad3emamix, aggmo, admeta-s, lion
   e.g. ademamix:alpha=8,beta3=0.999,state_storage=compact    lion:lr=3e-4,weight_decay=0.25
+  All start with weight_decay=0.1. adamw has lr=8e-3 and ademamix lr=4e-3,alpha=8, which a sweep at the default
+  length found best; the others have the lr of their constructors, which is no more than a start. Lion wants a
+  smaller lr and a larger weight_decay than AdamW: set both.
 
 data: stdlib (the sources of Python's standard library), digits (scikit-learn's, for vit-tiny), a file or folder of
 text, a folder of images, or hub:NAME on the Hugging Face hub (streamed: give --tokens)."""
@@ -43,33 +48,44 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--model", type=name_and_settings, metavar="MODEL", help="see above (default: gpt-tiny)")
     run.add_argument("--data", metavar="SOURCE", help="see above (default: stdlib, or digits for a vit)")
     run.add_argument("--tokenizer", metavar="T", help="bytes, sentencepiece:SIZE or hub:NAME (default: bytes)")
-    run.add_argument("--tokens", type=positive, metavar="N", help="take at most N tokens of the data")
-    run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000")
-    run.add_argument("--batch", type=positive, metavar="N", help="sequences or images a step")
+    run.add_argument(
+        "--tokens", type=positive, metavar="N", help="take at most N tokens of the data (default: all there are)"
+    )
+    run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000 (default: 10k)")
+    run.add_argument("--batch", type=positive, metavar="N", help="sequences or images per step (default: 8)")
     run.add_argument(
         "--accumulate", type=positive, metavar="N", help="parts in which a batch is processed, at least (default: 1)"
     )
-    run.add_argument("--lr", type=rate, metavar="RATE", help="peak learning rate")
+    run.add_argument(
+        "--lr", type=rate, metavar="RATE", help="peak learning rate (default: that of the optimizer, see above)"
+    )
     run.add_argument(
         "--schedule",
         type=name_and_settings,
         metavar="S",
-        help="cosine:warmup=200,final=1e-5 or constant:warmup=200,decay=1000",
+        help="cosine:warmup=N,final=RATE or constant:warmup=N,decay=N,final=RATE; what is not stated is as in the "
+        "default (default: cosine, warm-up over a fiftieth of the steps, final=1e-5; constant: decay=0, final=0)",
     )
     run.add_argument(
         "--clip", type=rate_or_zero, metavar="NORM", help="largest norm of the gradient; 0: any (default: 1)"
     )
     run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
-    run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16")
-    run.add_argument("--validate-every", type=positive, metavar="N", help="steps between validations")
+    run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16 (default: off)")
+    run.add_argument(
+        "--validate-every",
+        type=positive,
+        metavar="N",
+        help="steps between validations (default: a fiftieth of the run, or more where that took over a tenth of the "
+        "time)",
+    )
 
 
 def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> None:
     """Add the options that say how to carry a run out."""
     how = parser.add_argument_group("how to carry it out (changes a run's numbers by rounding at most)")
     how.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
-    how.add_argument("--threads", type=few, default=threads, metavar="N", help=f"threads a run (default: {threads})")
-    how.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    how.add_argument("--threads", type=few, default=threads, metavar="N", help=f"threads per run (default: {threads})")
+    how.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     how.add_argument(
         "--save-every",
         type=rate,
@@ -77,7 +93,12 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
         metavar="SECONDS",
         help="between checkpoints; more if they are large (default: 30)",
     )
-    how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases too")
+    how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases as well (default: do not)")
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add the number of runs at a time."""
+    parser.add_argument("--processes", type=few, metavar="N", help="runs at a time (default: 2, or one for each GPU)")
 
 
 def execution(options: argparse.Namespace) -> Options:
@@ -87,24 +108,33 @@ def execution(options: argparse.Namespace) -> Options:
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise Complaint("--wandb needs the package wandb, which is not installed: pip install wandb")
-    check_device(options.device)
+    _check_device(options.device)
     return Options(options.out, device=options.device, save_every=options.save_every, wandb=options.wandb)
 
 
-def check_device(device: str) -> None:
-    """Complain of a device that this machine has not."""
-    import torch
+def laboratory(options: argparse.Namespace) -> Lab:
+    """Return where and how several runs are carried out."""
+    from ademamix.lab.display import Lab
 
-    try:
-        if torch.device(device).type not in ("cpu", "cuda"):
-            raise Complaint(f"--device must be cpu or cuda, got {device!r}")
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:
-        raise Complaint(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
+    return Lab(execution(options), options.processes, options.threads)
+
+
+def _check_device(device: str) -> None:
+    """Complain of a device that this machine has not; a CPU it has, and torch takes a second to load."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise Complaint(f"--device must be cpu, cuda or cuda:N, got {device!r}")
+    if device != "cpu":
+        import torch
+
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, RuntimeError) as error:
+            raise Complaint(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
 def changed(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with what the user chose."""
+    from ademamix.lab.compare import warmup
     from ademamix.lab.config import Run, validation_interval
     from ademamix.lab.presets import PRESETS
 
@@ -124,31 +154,25 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
             fields[name] = getattr(options, name)
     if options.clip is not None:
         fields["clip"] = options.clip or None
-    if options.schedule is not None:
-        name, settings = options.schedule
-        fields["schedule"] = {"kind": name, **settings}
-    elif options.steps is not None:
-        fields["schedule"]["warmup"] = max(1, fields["steps"] // 100)
+    name, settings = options.schedule or (fields["schedule"]["kind"], {})
+    kept = fields["schedule"] if name == fields["schedule"]["kind"] else {"kind": name}
+    fields["schedule"] = {**kept, "warmup": warmup(fields["steps"]), **settings}
     if options.validate_every is None:
         fields["validate_every"] = validation_interval(fields["steps"], fields["batch"])
     return Run(**fields)
 
 
 def optimizer(spec: tuple[str, dict[str, Any]], options: argparse.Namespace) -> Optimizer:
-    """Return the optimizer that the user named: its settings, then --lr, then what the lab found best for it.
-
-    One that the lab has not tuned has the learning rate of its constructor.
-    """
-    from ademamix.lab import compare, optimizers
+    """Return the optimizer that the user named: its settings, then --lr, then where the lab starts with it."""
+    from ademamix.lab.compare import STARTING_POINTS
     from ademamix.lab.config import Optimizer
 
     name, settings = spec
-    if name not in optimizers.OPTIMIZERS:
-        raise Complaint(f"there is no optimizer {name!r}: choose one of {', '.join(optimizers.OPTIMIZERS)}")
-    known = compare.OPTIMIZERS.get(name)
-    rate = options.lr or (known.lr if known else optimizers.default_rate(name))
-    fields = {"lr": rate, **(known.settings if known else {}), **settings}
-    return Optimizer(name=name, lr=fields.pop("lr"), settings=fields)  # type: ignore[arg-type]
+    if name not in STARTING_POINTS:
+        raise Complaint(f"there is no optimizer {name!r}: choose one of {', '.join(STARTING_POINTS)}")
+    start = STARTING_POINTS[name]
+    fields = {"lr": options.lr or start.lr, **start.settings, **settings}
+    return Optimizer(name=start.name, lr=fields.pop("lr"), settings=fields)
 
 
 @contextlib.contextmanager
@@ -172,7 +196,7 @@ def complaints_of_the_lab() -> Iterator[None]:
     except OSError as error:
         raise Complaint(
             f"cannot read or write {error.filename or 'a file'}: {error.strerror or error}. Runs are intact: mend "
-            "that, then give the same command again, and it goes on"
+            "that, then give the same command again, and it continues"
         ) from None
     except Interrupted as stopped:
         with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C

@@ -27,8 +27,8 @@ INTRODUCTION = """\
 Train one model.
 
 A run is kept in DIR/runs/KEY, where KEY is the hash of all that decides its numbers: config.json, metrics.jsonl,
-environment.json, tensorboard/, checkpoints/ while it goes on, at its end result.json and model/, a Hugging Face
-checkpoint. Stopped at any moment, by Ctrl-C or kill -9, the same command goes on from the last checkpoint and ends
+environment.json, tensorboard/, checkpoints/ while it runs, at its end result.json and model/, a Hugging Face
+checkpoint. Stopped at any moment, by Ctrl-C or kill -9, the same command continues from the last checkpoint and ends
 with the same bits.
 """
 
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="a run's config.json, in place of --optimizer, --seed and the options of the run",
+        help="a run's config.json, in place of --optimizer, --seed and the options of the run (default: those)",
     )
     parser.add_argument(
         "--optimizer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -10,69 +11,120 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-
+from ademamix.lab import environment
 from ademamix.lab.config import Run
-from ademamix.lab.execution import Options
+from ademamix.lab.execution import Options, processes_on
 from ademamix.lab.record import Result, RunFolder
-from ademamix.lab.runner import Status, run_all
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from typing_extensions import Self
 
+    from ademamix.lab.runner import Status
+
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Go quiet: who watched the runs does so no longer, which is no reason to end them, as rich would."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what is left to flush when Python ends
+BAR = 12  # columns
 
 
 class Display:
-    """Shows what :func:`ademamix.lab.runner.run_all` watches; written to stderr."""
+    """Shows what :func:`ademamix.lab.runner.run_all` watches, `processes` runs at a time; written to stderr."""
 
-    def __init__(self, title: str) -> None:
-        self._console = _Console(stderr=True)
+    def __init__(self, title: str, processes: int = 1) -> None:
+        from rich.live import Live
+
+        self._console = _console()
         self._title = title
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[details]}", markup=False),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._tasks: dict[str, TaskID] = {}
+        self._processes = processes
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._finished: set[str] | None = None
         self._told = float("-inf")
 
     def __enter__(self) -> Self:
-        self._console.print(self._title, highlight=False, markup=False, soft_wrap=True)
-        self._bars.start()
+        self._print(self._title)
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        self._live.stop()
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
-        """Show how far the runs are."""
-        tell = time.monotonic() - self._told >= LINE_EVERY and not self._console.is_terminal
+        """Show how far the runs are: a line that stays for each that has finished, below it those that run."""
         for name, status in statuses.items():
             while status.notices:
-                self._console.print(f"{name}: {status.notices.pop(0)}", highlight=False, markup=False, soft_wrap=True)
-            done, details = status.config.steps - status.steps_left, describe(status)
-            if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(name, total=status.config.steps, details="")
-            self._bars.update(self._tasks[name], completed=done, details=details)
-            if tell and not status.result and (status.progress or status.waits or status.read):
-                line = f"{name}: step {done:,} of {status.config.steps:,}, {details}"
-                self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if tell:
-            self._told = time.monotonic()
+                self._print(f"{name}: {status.notices.pop(0)}")
+        finished = {name for name, status in statuses.items() if status.result is not None}
+        if self._finished is None:  # what was finished before is no news, unless it is all there is
+            self._finished = finished if len(finished) < len(statuses) else set()
+        new = [name for name in statuses if name in finished - self._finished]
+        self._finished |= finished
+        active = {name: status for name, status in statuses.items() if name not in finished and _begun(status)}
+        if self._console.is_terminal:
+            self._draw(statuses, new, active)
+        else:
+            self._tell(statuses, new, active)
+
+    def _draw(self, statuses: Mapping[str, Status], new: list[str], active: Mapping[str, Status]) -> None:
+        from rich.console import Group
+
+        names = max(map(len, statuses))
+        for name in new:
+            self._console.print(_row(name, statuses[name], names, self._console.width), highlight=False)
+        rows: list[RenderableType] = [_row(name, status, names, self._console.width) for name, status in active.items()]
+        if len(statuses) > 1:
+            rows.append(total(statuses, self._processes))
+        self._live.update(Group(*rows), refresh=True)
+
+    def _tell(self, statuses: Mapping[str, Status], new: list[str], active: Mapping[str, Status]) -> None:
+        for name in new:
+            self._print(f"{name}: {describe(statuses[name])}")
+        if time.monotonic() - self._told < LINE_EVERY:
+            return
+        for name, status in active.items():
+            done = status.config.steps - status.steps_left
+            self._print(f"{name}: step {done:,} of {status.config.steps:,}, {describe(status)}")
+        if len(statuses) > 1 and active:
+            self._print(total(statuses, self._processes))
+        self._told = time.monotonic()
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=not self._console.is_terminal)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            """Go quiet: who watched the runs does so no longer, which is no reason to end them, as rich would."""
+            self.quiet = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what is left to flush at the end
+
+    return Quiet(stderr=True)
+
+
+def _begun(status: Status) -> bool:
+    return bool(status.progress or status.waits or status.read)
+
+
+def _row(name: str, status: Status, names: int, width: int) -> RenderableType:
+    """Lay out a run: in one line with a bar, or where that does not fit, in several without."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    steps, details = status.config.steps, describe(status)
+    done = steps - status.steps_left
+    count = f"{done}/{steps}"
+    if names + BAR + 2 * len(str(steps)) + len(details) + 4 > width:
+        return Group(Text(name), Padding(Text(f"{count}, {details}"), (0, 0, 0, 2)))
+    row = Table.grid(padding=(0, 1))
+    row.add_row(Text(name.ljust(names)), ProgressBar(steps, done, width=BAR), Text(count), Text(details))
+    return row
 
 
 @dataclass(frozen=True)
@@ -85,29 +137,30 @@ class Lab:
 
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name."""
-        finished = [name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is not None]
+        folders = {name: RunFolder(self.options.runs, run) for name, run in runs.items()}
+        results = {name: folder.result() for name, folder in folders.items()}
+        finished = {name: result for name, result in results.items() if result is not None}
         if len(finished) == len(runs):
-            return run_all(runs, self.options)
+            environment.check_kept(folders.values(), self.options.data)
+            environment.check_same_data(folders.values())
+            return finished
+        from ademamix.lab.runner import run_all  # it loads torch
+
         if finished:
             title += f"\nTrained before, and not again: {'; '.join(finished)}."
-        with Display(title) as display:
+        with Display(title, self.processes or processes_on(self.options.device)) as display:
             return run_all(runs, self.options, processes=self.processes, threads=self.threads, watch=display)
 
 
 def describe(status: Status) -> str:
     """Say how far a run is, in a few words.
 
-    >>> from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+    >>> from ademamix.lab.compare import DEFAULT
     >>> from ademamix.lab.execution import Progress
-    >>> config = Run(
-    ...     model=GPT(kind="gpt", width=64, layers=2, heads=2, context=64), data=Text(kind="text"),
-    ...     optimizer=Optimizer(name="adamw", lr=1e-3), schedule=Cosine(kind="cosine"),
-    ...     steps=1000, batch=8, validate_every=100,
-    ... )
-    >>> progress = Progress(step=200, loss=2.5, validation_loss=2.6, steps_a_second=10.0, seconds_left=90.0)
-    >>> describe(Status(config, progress))
-    'loss 2.500, validation 2.600, 10 steps/s, 1:30 left'
-    >>> describe(Status(config, read=(1_200_000, 33_000_000)))
+    >>> from ademamix.lab.runner import Status
+    >>> describe(Status(DEFAULT, Progress(step=9_200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
+    'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
+    >>> describe(Status(DEFAULT, read=(1_200_000, 33_000_000)))
     'reads its text: 1,200,000 tokens of 33,000,000'
     """
     if status.result is not None:
@@ -126,6 +179,32 @@ def describe(status: Status) -> str:
     if progress.validation_loss is not None:
         parts.append(f"validation {progress.validation_loss:.3f}")
     return ", ".join([*parts, f"{progress.steps_a_second:.3g} steps/s", f"{clock(progress.seconds_left)} left"])
+
+
+def total(statuses: Mapping[str, Status], processes: int) -> str:
+    """Say how many runs are done, and about how long all of them take.
+
+    A run that has not begun is taken to be as fast as the others.
+
+    >>> from ademamix.lab.compare import DEFAULT
+    >>> from ademamix.lab.execution import Progress
+    >>> from ademamix.lab.runner import Status
+    >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=50.0)
+    >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
+    >>> total(runs, processes=2)
+    '0 of 3 runs done, about 3:20 left in all'
+    """
+    done = sum(status.result is not None for status in statuses.values())
+    count = f"{done} of {len(statuses)} runs done"
+    speeds = [status.progress.steps_a_second for status in statuses.values() if status.progress is not None]
+    if not speeds:
+        return count
+    usual = statistics.fmean(speeds)
+    left = [
+        status.steps_left / (status.progress.steps_a_second if status.progress else usual)
+        for status in statuses.values()
+    ]
+    return f"{count}, about {clock(max(max(left), sum(left) / processes))} left in all"
 
 
 def clock(seconds: float) -> str:

@@ -6,6 +6,9 @@ with matplotlib's `Figure`, never with pyplot, so that drawing one changes nothi
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +81,47 @@ SERIES = (
 """Series that are not optimizers; lightness tells neighbours apart as well."""
 
 
+OTHERS = (
+    Look("#1A1A1A", DOTTED, "D"),
+    Look("#CC79A7", LONG_DASHED, "v"),
+    Look("#777711", DASHED, "P"),
+    Look("#5B2A86", DASH_DOTTED, "X"),
+    Look("#E5B400", SOLID, "<"),
+    Look("#888888", DOTTED, "*"),
+)
+"""Other optimizers, beside AdamW and AdEMAMix."""
+
+
+def looks(optimizers: Sequence[str]) -> list[Look]:
+    """Return how the curve of each optimizer is drawn: AdamW and AdEMAMix as everywhere, and no two alike.
+
+    >>> first, second, third = looks(["adamw", "ademamix", "lion"])
+    >>> (first, second, third) == (ADAM[0], ADEMAMIX[0], OTHERS[0])
+    True
+    """
+    everyone = [*ADAM, *ADEMAMIX, *OTHERS]
+    spare = (
+        Look(one.colour, line.line, mark.marker, hollow=not one.hollow)
+        for line, mark in itertools.product(everyone, reversed(everyone))
+        for one in everyone
+    )
+    families = {"adamw": iter(ADAM), "ademamix": iter(ADEMAMIX)}
+    others, used = iter(OTHERS), []
+    for name in optimizers:
+        candidates = itertools.chain(families.get(name, others), others, spare)
+        used.append(next(look for look in candidates if look not in used))
+    return used
+
+
+def show_ends(axes: Axes, curves: Sequence[Mapping[int, float]], room: float = 0.6) -> None:
+    """Limit the loss axis to what matters: from the lowest loss to `room` above it, and to the end of every curve."""
+    finite = [[loss for loss in curve.values() if math.isfinite(loss)] for curve in curves]
+    finite = [losses for losses in finite if losses]
+    if finite:
+        low, highest_end = min(map(min, finite)), max(losses[-1] for losses in finite)
+        axes.set_ylim(low - 0.05 * room, max(low + room, highest_end + 0.1 * (highest_end - low)))
+
+
 def draw_line(
     axes: Axes, x: ArrayLike, y: ArrayLike, look: Look, label: str, marks: int = 10, shift: float = 0.0
 ) -> None:
@@ -87,7 +131,7 @@ def draw_line(
     """
     x, y = np.asarray(x), np.asarray(y)
     every = max(1, (len(x) - 1) // marks)
-    first = every - int(shift * every)
+    first = min(every - int(shift * every), len(x) - 1)  # a single point has nothing but its marker
     axes.plot(x, y, **look.stroke | look.mark, markevery=(first, every), markersize=5, label=label)
 
 

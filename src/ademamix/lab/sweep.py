@@ -1,70 +1,114 @@
-"""The best learning rate of a short list, which grows while the best is at its end."""
+"""The best learning rate and beta2 of an optimizer: a search that ends where every neighbour is worse."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ademamix.lab.config import Run
+from ademamix.hyperparameters import BETAS
+from ademamix.lab import tables
+from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import Result
 
-GROWTH = 3  # how often a list may grow
+ROUNDS = 8  # of runs that a search may take
+BETA2S = (0.9, 0.95, 0.99, 0.999, 0.9999)
+DEFAULT_BETAS: dict[str, tuple[float, ...]] = {
+    "adamw": BETAS,
+    "ademamix": BETAS,
+    "adamw-scheduled-beta1": (0.99, 0.999),
+    "convex-mix": BETAS,
+    "ad3emamix": (0.9, 0.999, 0.999, 0.9999),
+}
+"""The betas that constructors have by default, of the optimizers whose second one is that of squared gradients."""
+
 Runner = Callable[[Mapping[str, Run]], Mapping[str, Result]]
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The validation losses that were found, by learning rate."""
+class Choice:
+    """What a search chooses; `beta2` is None where that is stated, or where there is none."""
 
-    losses: Mapping[float, float]
+    lr: float
+    beta2: float | None = None
+
+    def __str__(self) -> str:
+        return f"lr={self.lr:g}" + ("" if self.beta2 is None else f" beta2={self.beta2:g}")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The validation losses that were found, by choice; NaN of a run that diverged."""
+
+    losses: Mapping[Choice, float]
 
     @property
-    def best(self) -> float:
-        """The learning rate with the lowest loss.
+    def best(self) -> Choice:
+        """The choice with the lowest loss.
 
-        >>> Sweep({1e-3: 1.5, 2e-3: 1.4, 4e-3: float("nan")}).best
-        0.002
+        >>> print(Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): float("nan")}).best)
+        lr=0.002
         """
-        return min(self.losses, key=lambda rate: _comparable(self.losses[rate]))
+        return min(self.losses, key=lambda choice: _comparable(self.losses[choice]))
 
     @property
     def settled(self) -> bool:
-        """Whether the best has a worse neighbour on each side.
+        """Whether all neighbours of the best were tried, and are worse.
 
-        >>> Sweep({1e-3: 1.5, 2e-3: 1.4, 4e-3: 1.6}).settled, Sweep({1e-3: 1.5, 2e-3: 1.4}).settled
-        (True, False)
+        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): 1.6}).settled
+        True
+        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4}).settled
+        False
         """
-        return min(self.losses) < self.best < max(self.losses)
+        return not self.missing()
+
+    def missing(self) -> list[Choice]:
+        """Return the neighbours of the best that were not tried: in learning rate first, then in beta2."""
+        best = self.best
+        rates = [replace(best, lr=best.lr / 2), replace(best, lr=best.lr * 2)]
+        for neighbours in (rates, [replace(best, beta2=beta2) for beta2 in _beside(best.beta2)]):
+            if left := [choice for choice in neighbours if choice not in self.losses]:
+                return left
+        return []
 
 
 def tune(bases: Mapping[str, Run], count: int, run: Runner) -> dict[str, Sweep]:
-    """Find the best learning rate for each of `bases`, by name, with complete runs of each.
+    """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs of each.
 
-    The list has `count` rates, a factor of two apart, with that of the base in the middle; where the best is at its
-    end, it grows there, at most `GROWTH` times. A list of one or two is taken as it is. `run(runs)` carries out runs by
+    The search begins with `count` rates, a factor of two apart, with that of the base in the middle. Then the
+    neighbours of the best are tried until all are worse: half and twice its rate, then, at the best rate, the values
+    of `BETA2S` beside its beta2, and where that moves beta2, the rates again. It ends after `ROUNDS` in any case. An
+    optimizer with no beta2, or whose betas are stated, is searched in its rate alone. `run(runs)` carries out runs by
     name and returns their results.
     """
-    losses: dict[str, dict[float, float]] = {name: {} for name in bases}
-    wanted = {
-        name: [base.optimizer.lr * 2.0 ** (power - count // 2) for power in range(count)]
-        for name, base in bases.items()
-    }
-    for _ in range(1 + GROWTH if count > 2 else 1):
+    losses: dict[str, dict[Choice, float]] = {name: {} for name in bases}
+    wanted = {name: _first_choices(base.optimizer, count) for name, base in bases.items()}
+    for _ in range(ROUNDS):
         named = {
-            f"{name} lr={rate:g}": (name, rate, _with_rate(bases[name], rate))
+            f"{name} {choice}": (name, choice, with_choice(bases[name], choice))
             for name in bases
-            for rate in wanted[name]
+            for choice in wanted[name]
         }
         results = run({label: config for label, (_, _, config) in named.items()})
-        for label, (name, rate, _) in named.items():
+        for label, (name, choice, _) in named.items():
             result = results[label]
-            losses[name][rate] = math.nan if result.diverged else result.validation_loss
-        wanted = {name: _next_rates(Sweep(found)) for name, found in losses.items()}
+            losses[name][choice] = math.nan if result.diverged else result.validation_loss
+        wanted = {name: Sweep(found).missing() for name, found in losses.items()}
         if not any(wanted.values()):
             break
-    return {name: Sweep(dict(sorted(found.items()))) for name, found in losses.items()}
+    return {name: Sweep(found) for name, found in losses.items()}
+
+
+def with_choice(base: Run, choice: Choice) -> Run:
+    """Return a run with the learning rate and beta2 chosen; a beta2 that is the default is not written out."""
+    optimizer = base.optimizer
+    settings = dict(optimizer.settings)
+    betas = DEFAULT_BETAS.get(optimizer.name, ())
+    if choice.beta2 is not None and choice.beta2 != betas[1]:
+        settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
+    chosen = Optimizer(name=optimizer.name, lr=choice.lr, settings=settings)
+    return base.model_copy(update={"optimizer": chosen})
 
 
 def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
@@ -72,31 +116,58 @@ def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, 
     return {
         name: {
             "run": bases[name].model_dump(mode="json", exclude_defaults=True),
-            "losses": {f"{rate:g}": loss for rate, loss in found.losses.items()},
+            "losses": [
+                {"lr": choice.lr, "beta2": choice.beta2, "validation_loss": loss if math.isfinite(loss) else None}
+                for choice, loss in sorted(found.losses.items(), key=lambda item: _by_rate(item[0]))
+            ],
+            "settled": found.settled,
         }
         for name, found in sweeps.items()
     }
 
 
-def table(sweeps: Mapping[str, Sweep]) -> str:
-    """Lay out what was found, a line for each name."""
-    lines = []
+def table(sweeps: Mapping[str, Sweep], width: int) -> str:
+    """Lay out what was found: for each name the losses by learning rate and beta2."""
+    parts = []
     for name, found in sweeps.items():
-        at_the_end = " (at the end of the list)" if len(found.losses) > 2 and not found.settled else ""
-        cells = "  ".join(f"{rate:g}: {loss:.4f}" for rate, loss in found.losses.items())
-        lines.append(f"  {name:<12} {cells}   best: {found.best:g}{at_the_end}")
-    return "\n".join(lines)
+        rates = sorted({choice.lr for choice in found.losses})
+        rows = {
+            "loss" if beta2 is None else f"beta2 {beta2:g}": [_cell(found, Choice(rate, beta2)) for rate in rates]
+            for beta2 in sorted({choice.beta2 for choice in found.losses}, key=lambda beta2: beta2 or 0.0)
+        }
+        columns = [(f"lr {rate:g}", [cells[number] for cells in rows.values()]) for number, rate in enumerate(rates)]
+        open_end = "" if found.settled else " (the search ended before all of its neighbours were tried)"
+        parts += [
+            tables.wrapped(f"{name}, best: {found.best}{open_end}", width),
+            tables.indented(tables.laid_out(list(rows), columns, width - 2)),
+        ]
+    return "\n".join(parts)
 
 
-def _next_rates(sweep: Sweep) -> list[float]:
-    if sweep.settled:
+def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
+    stated = "betas" in optimizer.settings or optimizer.name not in DEFAULT_BETAS
+    beta2 = None if stated else DEFAULT_BETAS[optimizer.name][1]
+    return [Choice(optimizer.lr * 2.0 ** (power - count // 2), beta2) for power in range(count)]
+
+
+def _beside(beta2: float | None) -> list[float]:
+    """Return the values of the list on both sides of `beta2`."""
+    if beta2 is None:
         return []
-    return [sweep.best * 2 if sweep.best == max(sweep.losses) else sweep.best / 2]
+    below, above = [b for b in BETA2S if b < beta2], [b for b in BETA2S if b > beta2]
+    return below[-1:] + above[:1]
 
 
-def _with_rate(base: Run, rate: float) -> Run:
-    return base.model_copy(update={"optimizer": base.optimizer.model_copy(update={"lr": rate})})
+def _cell(sweep: Sweep, choice: Choice) -> str:
+    loss = sweep.losses.get(choice)
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if math.isfinite(loss) else "diverged"
 
 
 def _comparable(loss: float) -> float:
     return loss if math.isfinite(loss) else math.inf
+
+
+def _by_rate(choice: Choice) -> tuple[float, float]:
+    return choice.lr, choice.beta2 or 0.0

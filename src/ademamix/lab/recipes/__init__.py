@@ -1,15 +1,15 @@
 """One module for each result of the paper, and the names under which `ademamix reproduce` knows them.
 
-Each module has a function ``reproduce(folder, scale)``, or ``reproduce(folder, scale, lab)`` if it trains, which writes
-its figures into the folder and returns the report to print. Recipes are imported only when they are run, so that
-listing them needs neither torch nor matplotlib.
+Each module has a function ``reproduce(folder, scale)``, which writes its figures into the folder and returns the
+report, or ``reproduce(folder, scale, lab)`` if it trains, which yields the report in parts as they are found. Recipes
+are imported only when they are run, so that listing them needs neither torch nor matplotlib.
 """
 
 from __future__ import annotations
 
 import importlib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -58,14 +58,14 @@ RECIPES: dict[str, Recipe] = {
     ),
     "lm-comparison": Recipe(
         "ademamix.lab.recipes.lm_comparison",
-        "AdEMAMix for T steps against AdamW for T and 2T, on language models (llm_results; laptop: an hour and a half)",
+        "AdEMAMix for T steps against AdamW for T and 2T, on language models (llm_results; laptop: about three hours)",
         trains=True,
     ),
 }
 """By name. A summary ends with the paper's label of the result and how long it takes."""
 
 
-def load(name: str) -> Callable[..., str]:
+def load(name: str) -> Callable[..., str | Iterator[str]]:
     """Import a recipe and return its function; a package that it needs may be missing.
 
     >>> load("rosenbrock")  # doctest: +ELLIPSIS
@@ -74,7 +74,7 @@ def load(name: str) -> Callable[..., str]:
     """
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; there are {', '.join(RECIPES)}")
-    reproduce: Callable[..., str] = importlib.import_module(RECIPES[name].module).reproduce
+    reproduce: Callable[..., str | Iterator[str]] = importlib.import_module(RECIPES[name].module).reproduce
     return reproduce
 
 

@@ -1,12 +1,13 @@
 """AdamW and AdEMAMix on language models: the paper's figures llm_results and adamw_197b.
 
 AdamW is trained for T steps and longer, AdEMAMix for T. At laptop scale the model is a byte-level transformer of 0.17M
-parameters and T is 10,000; the learning rates of both are tuned at T on seed 0, then fixed, and everything is trained
-on three other seeds. beta3 follows the horizon, since the paper's 0.9999 remembers as many steps as this run has.
+parameters and T is 10,000. The learning rate and beta2 of each, also of AdamW at 2T, are searched alike on seed 0, then
+fixed, and everything is trained on three other seeds. beta3 follows the horizon, since the paper's 0.9999 remembers as
+many steps as this run has.
 
 There are two panels at this scale. With a constant learning rate, as in the paper's figure constant_lr before the
 decay, the slow average is all that takes the noise out of the updates. With a cosine that ends near zero, as in
-llm_results, the decay does that for AdamW, too: in 10,000 steps AdEMAMix keeps a part of its lead only.
+llm_results, the decay does that for AdamW as well: in 10,000 steps AdEMAMix keeps a part of its lead only.
 
 At paper scale the settings are those of appendix B. The paper does not give the lengths of its 330M runs; here they are
 those of the 110M ones.
@@ -15,21 +16,20 @@ those of the 110M ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ademamix.lab import compare, figures, sweep
-from ademamix.lab.compare import Arm
+from ademamix.lab import compare, figures, sweep, tables
+from ademamix.lab.compare import WEIGHT_DECAY, Arm
+from ademamix.lab.compare_report import doubt, seeds_in_words
 from ademamix.lab.config import GPT, ConstantThenLinear, Cosine, Optimizer, Run, Text
 from ademamix.lab.display import Lab
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.recipes import Scale, report
-
-DECAY = {"weight_decay": 0.1}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Setting:
     longer: tuple[int, ...]
     """For how many steps AdamW is trained besides T."""
     rates: int
-    """How many learning rates to choose from, at T, on seed 0, around those of the optimizers; 0: they are used."""
+    """With how many learning rates the search for each arm begins, around its own, on seed 0; 0: there is none."""
     seeds: tuple[int, ...]
 
 
@@ -65,9 +65,9 @@ def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: 
             autocast=True,
             validate_every=2000,
         ),
-        adamw=Optimizer(name="adamw", lr=lr, settings={**DECAY, "betas": [0.9, 0.999]}),
+        adamw=Optimizer(name="adamw", lr=lr, settings={**WEIGHT_DECAY, "betas": [0.9, 0.999]}),
         ademamix=Optimizer(
-            name="ademamix", lr=ademamix_lr, settings={**DECAY, "betas": [0.9, 0.999, 0.9999], "alpha": alpha}
+            name="ademamix", lr=ademamix_lr, settings={**WEIGHT_DECAY, "betas": [0.9, 0.999, 0.9999], "alpha": alpha}
         ),
         longer=longer,
         rates=0,
@@ -108,7 +108,7 @@ def _smoke() -> list[Setting]:
         "validation_examples": 4,
     }
     return [
-        replace(cosine, title="smoke", base=cosine.base.model_copy(update=update), longer=(40,), rates=1, seeds=(1,))
+        replace(cosine, title="smoke", base=cosine.base.model_copy(update=update), longer=(40,), rates=3, seeds=(1,))
     ]
 
 
@@ -132,50 +132,57 @@ class Panel:
     ademamix: Arm
 
 
-def reproduce(folder: Path, scale: Scale, lab: Lab) -> str:
-    """Train, draw the figure and return the report."""
-    panels, tables = [], []
+def reproduce(folder: Path, scale: Scale, lab: Lab) -> Iterator[str]:
+    """Train, and yield the report panel by panel; the figure shows the panels that are done."""
+    panels: list[Panel] = []
     for setting in settings(scale):
-        adamw, ademamix = setting.adamw, setting.ademamix
+        runs = _runs(setting)
         if setting.rates:
-            adamw, ademamix, table = _tuned(setting, lab)
-            tables.append(table)
-        panels.append(_trained(setting, adamw, ademamix, lab))
-    figure = draw(panels)
-    warning = [figures.warn_of_smoke(figure, panels[0].setting.base.steps)] if scale == "smoke" else []
-    return report(
-        *warning, *tables, *(_table(panel) for panel in panels), figures=figures.save(figure, folder, "lm-comparison")
-    )
+            runs, found = _tuned(setting, runs, lab)
+            yield found
+        panels.append(_trained(setting, runs, lab))
+        yield _table(panels[-1])
+        figure = draw(panels)
+        if scale == "smoke":
+            yield figures.warn_of_smoke(figure, setting.base.steps)
+        files = figures.save(figure, folder, "lm-comparison")
+    yield report(figures=files)
 
 
-def _tuned(setting: Setting, lab: Lab) -> tuple[Optimizer, Optimizer, str]:
-    runs = compare.plan(setting.base, [setting.adamw, setting.ademamix], [0])
-    bases = {name: of_seed[0] for name, of_seed in runs.items()}
-    sweeps = sweep.tune(bases, setting.rates, lambda runs: lab.carry_out(runs, f"{setting.title}: learning rates"))
-    adamw, ademamix = (
-        optimizer.model_copy(update={"lr": found.best})
-        for optimizer, found in zip((setting.adamw, setting.ademamix), sweeps.values(), strict=True)
-    )
-    return (
-        adamw,
-        ademamix,
-        f"{setting.title}: validation loss by learning rate, T = {setting.base.steps:,}, seed 0\n{sweep.table(sweeps)}",
-    )
-
-
-def _trained(setting: Setting, adamw: Optimizer, ademamix: Optimizer, lab: Lab) -> Panel:
+def _runs(setting: Setting) -> dict[str, Run]:
+    """Return a run of each arm by name: AdamW at T and longer, then AdEMAMix at T."""
     base = setting.base
-    planned = []
-    for optimizer, steps in [(ademamix, base.steps), *((adamw, steps) for steps in (base.steps, *setting.longer))]:
-        as_often = base.validate_every * steps // base.steps
-        longer = base.model_copy(update={"steps": steps, "validate_every": as_often})
-        part = compare.plan(longer, [optimizer], setting.seeds)
-        planned.append({f"{name}, {steps:,} steps": of_seed for name, of_seed in part.items()})
-    lab.carry_out(
-        {label: run for part in planned for label, run in compare.labelled(part).items()}, f"{setting.title}: training"
+    lengths = [(setting.adamw, steps) for steps in (base.steps, *setting.longer)]
+    return {
+        f"{compare.spelled(optimizer.name)}, {steps:,} steps": base.model_copy(
+            update={
+                "optimizer": optimizer,
+                "steps": steps,
+                "validate_every": base.validate_every * steps // base.steps,
+            }
+        )
+        for optimizer, steps in [*lengths, (setting.ademamix, base.steps)]
+    }
+
+
+def _tuned(setting: Setting, runs: dict[str, Run], lab: Lab) -> tuple[dict[str, Run], str]:
+    """Return the runs with the best learning rates and beta2, and the table of the search."""
+    title = f"{setting.title}: learning rates and beta2."
+    sweeps = sweep.tune(runs, setting.rates, lambda tried: lab.carry_out(tried, title))
+    found = sweep.table(sweeps, tables.width_of_output())
+    return (
+        {name: sweep.with_choice(runs[name], swept.best) for name, swept in sweeps.items()},
+        f"{setting.title}: validation loss by learning rate and beta2, seed 0\n{found}",
     )
-    arms = [arm for part in planned for arm in compare.read_arms(part, lab.options.runs)]
-    return Panel(setting, adamw=arms[1:], ademamix=arms[0])
+
+
+def _trained(setting: Setting, runs: dict[str, Run], lab: Lab) -> Panel:
+    planned = {
+        name: {seed: run.model_copy(update={"seed": seed}) for seed in setting.seeds} for name, run in runs.items()
+    }
+    lab.carry_out(compare.labelled(planned), f"{setting.title}: training.")
+    *adamw, ademamix = compare.read_arms(planned, lab.options.runs)
+    return Panel(setting, adamw, ademamix)
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
@@ -187,33 +194,40 @@ def draw(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    for arm, look in zip(panel.adamw, figures.ADAM, strict=False):
+    arms = [*panel.adamw, panel.ademamix]
+    for arm, look in zip(arms, figures.looks([arm.optimizer.name for arm in arms]), strict=True):
         figures.draw_line(axes, list(arm.curve), list(arm.curve.values()), look, f"{arm.name}: {arm.loss:.3f}")
-    arm = panel.ademamix
-    figures.draw_line(
-        axes, list(arm.curve), list(arm.curve.values()), figures.ADEMAMIX[0], f"{arm.name}: {arm.loss:.3f}"
-    )
     longest = panel.adamw[-1].loss
-    ends = [loss for loss in (arm.loss, longest) if math.isfinite(loss)]
     if math.isfinite(longest):
         axes.axhline(longest, color="0.6", linewidth=0.8)
-    if ends:
-        axes.set_ylim(min(ends) - 0.05, min(ends) + 0.7)
+    figures.show_ends(axes, [arm.curve for arm in arms if math.isfinite(arm.loss)] or [arm.curve for arm in arms])
     axes.set_xlabel("step")
     axes.set_ylabel("validation loss")
     figures.finish(axes, panel.setting.title, "upper right")
 
 
 def _table(panel: Panel) -> str:
-    arms = [*panel.adamw, panel.ademamix]
-    rows = [f"{panel.setting.title}: validation loss at the end, by seed"]
-    for arm in arms:
-        cells = "  ".join(f"{loss:.4f}" for loss in arm.losses)
-        rows.append(f"  {arm.name:<26} lr {arm.optimizer.lr:<7g} mean {arm.loss:.4f}   {cells}")
-    ours, theirs = panel.ademamix.loss, panel.adamw[-1].loss
-    if math.isfinite(ours) and math.isfinite(theirs):
-        times = max(panel.setting.longer) / panel.setting.base.steps
-        rows.append(f"  AdEMAMix at T is {'at or below' if ours <= theirs else 'above'} AdamW after {times:.3g} T.")
-    else:
-        rows.append("  A run diverged: there is nothing to compare.")
-    return "\n".join(rows)
+    width = tables.width_of_output()
+    rows = [
+        [
+            arm.name,
+            f"{arm.optimizer.lr:g}",
+            str(arm.optimizer.settings.get("betas", "default")).replace(" ", ""),
+            *(f"{loss:.4f}" for loss in (arm.loss, *arm.losses)),
+        ]
+        for arm in (*panel.adamw, panel.ademamix)
+    ]
+    header = ["", "lr", "betas", "mean", *(f"seed {seed}" for seed in panel.setting.seeds)]
+    title = f"{panel.setting.title}: validation loss at the end, by seed"
+    return "\n".join([title, tables.in_rows(header, rows, width), tables.wrapped(_conclusion(panel), width)])
+
+
+def _conclusion(panel: Panel) -> str:
+    found = compare.difference(panel.ademamix, panel.adamw[-1])
+    if found is None:
+        return "A run diverged: there is nothing to compare."
+    times = max(panel.setting.longer) / panel.setting.base.steps
+    ended = (
+        f"AdEMAMix at T ended {abs(found.mean):.4f} {'below' if found.mean <= 0 else 'above'} AdamW after {times:.3g} T"
+    )
+    return f"{ended}{seeds_in_words(found)}.{doubt(found)}"

@@ -1,0 +1,130 @@
+"""The search for a learning rate and a beta2."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ademamix.lab import compare, optimizers, sweep
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.record import Result
+from ademamix.lab.sweep import Choice, Sweep
+from lab_runs import TINY
+
+
+def _result(loss: float) -> Result:
+    return Result(
+        steps=100,
+        validation_loss=loss,
+        accuracy=None,
+        seconds=1.0,
+        parameters=10,
+        state_bytes=80,
+        diverged=not math.isfinite(loss),
+    )
+
+
+def _bases(*chosen: Optimizer) -> dict[str, Run]:
+    return {name: of_seed[0] for name, of_seed in compare.plan(TINY, chosen, [0]).items()}
+
+
+def _beta2(optimizer: Optimizer) -> float:
+    return float(optimizer.settings.get("betas", (0.9, 0.999))[1])
+
+
+def _tuned(
+    loss: Callable[[Optimizer], float], *chosen: Optimizer, count: int = 3
+) -> tuple[dict[str, Sweep], list[list[Run]]]:
+    rounds: list[list[Run]] = []
+
+    def run(runs: Mapping[str, Run]) -> dict[str, Result]:
+        rounds.append(list(runs.values()))
+        return {label: _result(loss(run.optimizer)) for label, run in runs.items()}
+
+    return sweep.tune(_bases(*chosen), count, run), rounds
+
+
+ADAMW, ADEMAMIX = Optimizer(name="adamw", lr=4e-3), Optimizer(name="ademamix", lr=4e-3)
+
+
+def test_a_search_grows_until_the_best_has_neighbours() -> None:
+    best = {"adamw": 4e-3, "ademamix": 1e-3}
+
+    def loss(optimizer: Optimizer) -> float:
+        return 1 + abs(math.log(optimizer.lr / best[optimizer.name])) + abs(_beta2(optimizer) - 0.999)
+
+    found, rounds = _tuned(loss, ADAMW, ADEMAMIX)
+    assert {name: swept.best for name, swept in found.items()} == {
+        "AdamW": Choice(4e-3, 0.999),
+        "AdEMAMix": Choice(1e-3, 0.999),
+    }
+    assert all(swept.settled for swept in found.values())
+    assert [len(runs) for runs in rounds] == [6, 3, 1, 2]
+    assert "AdEMAMix, best: lr=0.001 beta2=0.999" in sweep.table(found, 100)
+
+
+def test_beta2_is_searched_and_the_rate_again_where_it_moves() -> None:
+    def loss(optimizer: Optimizer) -> float:
+        rate = 8e-3 if _beta2(optimizer) == 0.99 else 4e-3  # the best rate of another beta2 is another
+        return abs(math.log(optimizer.lr / rate)) + (0.0 if _beta2(optimizer) == 0.99 else 1.0)
+
+    found, rounds = _tuned(loss, ADAMW)
+    assert found["AdamW"].best == Choice(8e-3, 0.99)
+    assert found["AdamW"].settled
+    assert {(run.optimizer.lr, _beta2(run.optimizer)) for runs in rounds for run in runs} == {
+        *((rate, 0.999) for rate in (2e-3, 4e-3, 8e-3)),
+        *((rate, 0.99) for rate in (2e-3, 4e-3, 8e-3, 16e-3)),
+        *((4e-3, beta2) for beta2 in (0.9999,)),
+        *((8e-3, beta2) for beta2 in (0.95,)),
+    }
+
+
+def test_a_default_is_not_written_out_and_what_is_stated_stays() -> None:
+    (base,) = _bases(ADAMW).values()
+    assert sweep.with_choice(base, Choice(4e-3, 0.999)) == base
+    assert sweep.with_choice(base, Choice(4e-3, 0.99)).optimizer.settings == {"betas": [0.9, 0.99]}
+    stated = Optimizer(name="adamw", lr=4e-3, settings={"betas": [0.8, 0.95]})
+    found, rounds = _tuned(lambda optimizer: abs(math.log(optimizer.lr / 4e-3)), stated)
+    assert found["AdamW"].best == Choice(4e-3)
+    assert all(run.optimizer.settings == stated.settings for runs in rounds for run in runs)
+
+
+def test_an_optimizer_without_beta2_is_searched_in_its_rate() -> None:
+    lion = Optimizer(name="lion", lr=4e-4)
+    found, rounds = _tuned(lambda optimizer: abs(math.log(optimizer.lr / 4e-4)), lion)
+    assert found["lion"].best == Choice(4e-4)
+    assert [len(runs) for runs in rounds] == [3]
+
+
+def test_a_search_ends_and_says_that_it_is_open() -> None:
+    found, rounds = _tuned(lambda optimizer: -optimizer.lr, ADAMW)
+    assert len(rounds) == sweep.ROUNDS
+    assert not found["AdamW"].settled
+    assert "before all of its neighbours were tried" in sweep.table(found, 200)
+
+
+def test_divergence_is_recorded_as_no_number() -> None:
+    found, _ = _tuned(lambda optimizer: math.nan if optimizer.lr > 1e-3 else optimizer.lr, ADAMW)
+    assert found["AdamW"].best.lr <= 1e-3
+    text = json.dumps(sweep.records(_bases(ADAMW), found), allow_nan=False)
+    (record,) = json.loads(text).values()
+    assert {"lr": 4e-3, "beta2": 0.999, "validation_loss": None} in record["losses"]
+    assert "diverged" in sweep.table(found, 100)
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_defaults_are_those_of_the_constructors(name: str) -> None:
+    parameters: Mapping[str, Any] = inspect.signature(optimizers.OPTIMIZERS[name]).parameters
+    if name in sweep.DEFAULT_BETAS:
+        assert sweep.DEFAULT_BETAS[name] == parameters["betas"].default
+    else:
+        assert name in ("aggmo", "admeta-s", "lion")  # no average of squared gradients
+    start = compare.STARTING_POINTS[name]
+    assert start.settings["weight_decay"] == 0.1
+    if name not in compare.OPTIMIZERS:
+        assert start.lr == parameters["lr"].default
