@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, reproduce, train
+from ademamix.cli import bench, compare, reproduce, runs, train
 from ademamix.cli.arguments import Complaint
 from ademamix.lab.interrupt import EXIT_CODE
 
@@ -25,18 +25,23 @@ MODULES_OF_EXTRAS = {
 }  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    reader = argparse.ArgumentParser(
         prog="ademamix",
         description="AdEMAMix: AdamW with a second, slow average of the gradients.",
         epilog="`ademamix COMMAND --help` explains a command, with examples. To begin: ademamix compare",
     )
-    parser.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (compare, train, reproduce, bench):
+    reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
+    commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in (compare, train, reproduce, runs, bench):
         command.add(commands)
-    options = parser.parse_args(arguments)
+    return reader
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    options = parser().parse_args(arguments)
     try:
         code = int(options.run(options))
         sys.stdout.flush()

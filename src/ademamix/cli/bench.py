@@ -40,14 +40,27 @@ def add(commands: Commands) -> None:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="tiny tensors, one process: only to see that it works")
-    parser.add_argument("--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)}")
-    parser.add_argument("--lab", action="store_true", help="what the lab's training loop adds to a bare one; no other")
-    parser.add_argument("--no-peers", action="store_true", help="measure only ours and torch's")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny tensors, one process: only to see that it works (default: off)"
+    )
+    parser.add_argument(
+        "--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)} (default: all)"
+    )
+    parser.add_argument(
+        "--lab",
+        action="store_true",
+        help="what the lab's training loop adds to a bare one, and nothing else (default: off)",
+    )
+    parser.add_argument(
+        "--no-peers", action="store_true", help="measure only ours and torch's (default: others as well)"
+    )
     parser.add_argument("--processes", type=few, metavar="N", help="fresh processes per scenario (default: 5)")
     parser.add_argument("--threads", type=few, metavar="N", help="threads (default: what torch chooses)")
     parser.add_argument(
-        "--json", type=file_to_write, metavar="FILE", help="write all figures and the environment there"
+        "--json",
+        type=file_to_write,
+        metavar="FILE",
+        help="write all figures and the environment there (default: nowhere)",
     )
     parser.set_defaults(run=_run)
 

@@ -180,7 +180,7 @@ def complaints_of_the_lab() -> Iterator[None]:
     """Turn the errors that a user can do something about into complaints."""
     from pydantic import ValidationError
 
-    from ademamix.lab.config import ConfigError, explain
+    from ademamix.lab.config import ConfigError
     from ademamix.lab.data import DataError
     from ademamix.lab.interrupt import EXIT_CODE, Interrupted
     from ademamix.lab.record import RunError
@@ -188,6 +188,8 @@ def complaints_of_the_lab() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
+        from ademamix.lab.config_mistakes import explain
+
         raise Complaint(explain(error)) from None
     except (ConfigError, DataError, RunError) as error:
         raise Complaint(str(error)) from None

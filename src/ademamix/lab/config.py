@@ -309,14 +309,6 @@ def read(part: type[Part], text: str) -> Part:
     try:
         return part.model_validate_json(text)
     except ValidationError as error:
+        from ademamix.lab.config_mistakes import explain  # which has to know all that is above
+
         raise ConfigError(explain(error)) from None
-
-
-def explain(error: ValidationError) -> str:
-    """Say in one line for each mistake where it is, what is wrong and what was given."""
-    lines = []
-    for mistake in error.errors(include_url=False):
-        where = ".".join(str(part) for part in mistake["loc"])
-        given = "" if mistake["type"] == "missing" or not where else f", got {mistake['input']!r}"
-        lines.append(f"{where}: {mistake['msg']}{given}" if where else mistake["msg"])
-    return "\n".join(lines)

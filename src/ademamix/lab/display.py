@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ademamix.lab import environment
 from ademamix.lab.config import Run
 from ademamix.lab.execution import Options, processes_on
 from ademamix.lab.record import Result, RunFolder
+from ademamix.lab.runner import Status, run_all
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from typing_extensions import Self
-
-    from ademamix.lab.runner import Status
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
 BAR = 12  # columns
@@ -137,15 +135,9 @@ class Lab:
 
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name."""
-        folders = {name: RunFolder(self.options.runs, run) for name, run in runs.items()}
-        results = {name: folder.result() for name, folder in folders.items()}
-        finished = {name: result for name, result in results.items() if result is not None}
+        finished = [name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is not None]
         if len(finished) == len(runs):
-            environment.check_kept(folders.values(), self.options.data)
-            environment.check_same_data(folders.values())
-            return finished
-        from ademamix.lab.runner import run_all  # it loads torch
-
+            return run_all(runs, self.options)
         if finished:
             title += f"\nTrained before, and not again: {'; '.join(finished)}."
         with Display(title, self.processes or processes_on(self.options.device)) as display:
@@ -157,7 +149,6 @@ def describe(status: Status) -> str:
 
     >>> from ademamix.lab.compare import DEFAULT
     >>> from ademamix.lab.execution import Progress
-    >>> from ademamix.lab.runner import Status
     >>> describe(Status(DEFAULT, Progress(step=9_200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
     'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
     >>> describe(Status(DEFAULT, read=(1_200_000, 33_000_000)))
@@ -188,7 +179,6 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
 
     >>> from ademamix.lab.compare import DEFAULT
     >>> from ademamix.lab.execution import Progress
-    >>> from ademamix.lab.runner import Status
     >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=50.0)
     >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
     >>> total(runs, processes=2)
