@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,23 @@ def test_compare_trains_shows_and_remembers(
     assert "Trained before" in again.out
     assert main(["compare", *SMALL, "--steps", "4", "--out", str(tmp_path), "--optimizers", "adamw"]) == 0
     assert len(list((tmp_path / "compare").iterdir())) == 2
+
+
+def test_kept_results_are_shown_without_a_framework(tmp_path: Path) -> None:
+    command = ["compare", *SMALL, "--steps", "4", "--out", str(tmp_path)]
+    assert main(command) == 0
+    code = """
+        import sys
+        from ademamix.cli import main
+
+        assert main(sys.argv[1:]) == 0
+        heavy = {"torch", "transformers", "datasets", "matplotlib", "rich"} & set(sys.modules)
+        assert not heavy, heavy
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(code), *command]
+    shown = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "Trained before" in shown
+    assert "compare.png" in shown
 
 
 def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,14 +66,16 @@ class Display:
 
     def _draw(self, statuses: Mapping[str, Status], new: list[str], active: Mapping[str, Status]) -> None:
         from rich.console import Group
+        from rich.text import Text
 
         names = max(map(len, statuses))
-        for name in new:
-            self._console.print(_row(name, statuses[name], names, self._console.width), highlight=False)
-        rows: list[RenderableType] = [_row(name, status, names, self._console.width) for name, status in active.items()]
+        rows = [_row(name, status, names, self._console.width) for name, status in active.items()]
         if len(statuses) > 1:
-            rows.append(total(statuses, self._processes))
-        self._live.update(Group(*rows), refresh=True)
+            rows.append(Text(total(statuses, self._processes)))
+        self._live.update(Group(*rows))
+        for name in new:  # above the others, which are drawn again below
+            self._console.print(_row(name, statuses[name], names, self._console.width), highlight=False)
+        self._live.refresh()
 
     def _tell(self, statuses: Mapping[str, Status], new: list[str], active: Mapping[str, Status]) -> None:
         for name in new:
@@ -187,7 +189,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
     done = sum(status.result is not None for status in statuses.values())
     count = f"{done} of {len(statuses)} runs done"
     speeds = [status.progress.steps_a_second for status in statuses.values() if status.progress is not None]
-    if not speeds:
+    if not speeds or done == len(statuses):
         return count
     usual = statistics.fmean(speeds)
     left = [
