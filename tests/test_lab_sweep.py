@@ -108,6 +108,12 @@ def test_a_search_ends_and_says_that_it_is_open() -> None:
     assert "before all of its neighbours were tried" in sweep.table(found, 200)
 
 
+def test_a_best_at_the_end_of_the_list_is_called_that() -> None:
+    found, _ = _tuned(lambda optimizer: _beta2(optimizer) + abs(math.log(optimizer.lr / 4e-3)), ADAMW)
+    assert found["AdamW"].best == Choice(4e-3, 0.9)
+    assert "best: lr=0.004 beta2=0.9 (at the end of the list of beta2)" in sweep.table(found, 200)
+
+
 def test_divergence_is_recorded_as_no_number() -> None:
     found, _ = _tuned(lambda optimizer: math.nan if optimizer.lr > 1e-3 else optimizer.lr, ADAMW)
     assert found["AdamW"].best.lr <= 1e-3

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
+DRAW_EVERY = 0.1  # seconds between two pictures of a terminal; a small model reports more often
 BAR = 12  # columns
 
 
@@ -68,6 +69,9 @@ class Display:
         from rich.console import Group
         from rich.text import Text
 
+        if not new and time.monotonic() - self._told < DRAW_EVERY:
+            return
+        self._told = time.monotonic()
         names = max(map(len, statuses))
         rows = [_row(name, status, names, self._console.width) for name, status in active.items()]
         if len(statuses) > 1:

@@ -136,12 +136,18 @@ def table(sweeps: Mapping[str, Sweep], width: int) -> str:
             for beta2 in sorted({choice.beta2 for choice in found.losses}, key=lambda beta2: beta2 or 0.0)
         }
         columns = [(f"lr {rate:g}", [cells[number] for cells in rows.values()]) for number, rate in enumerate(rates)]
-        open_end = "" if found.settled else " (the search ended before all of its neighbours were tried)"
         parts += [
-            tables.wrapped(f"{name}, best: {found.best}{open_end}", width),
+            tables.wrapped(f"{name}, best: {found.best}{_reservation(found)}", width),
             tables.indented(tables.laid_out(list(rows), columns, width - 2)),
         ]
     return "\n".join(parts)
+
+
+def _reservation(sweep: Sweep) -> str:
+    """Say so where a better choice may lie outside of what was tried."""
+    if not sweep.settled:
+        return " (the search ended before all of its neighbours were tried)"
+    return " (at the end of the list of beta2)" if sweep.best.beta2 in (BETA2S[0], BETA2S[-1]) else ""
 
 
 def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
