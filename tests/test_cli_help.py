@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import ademamix
 from ademamix.cli import main, parser
-from ademamix.cli.run_options import DESCRIPTION, add_run_options, changed, optimizer
+from ademamix.cli.run_options import (
+    DESCRIPTION,
+    add_execution_options,
+    add_run_options,
+    changed,
+    execution,
+    optimizer,
+)
 from ademamix.lab import compare
+from ademamix.lab.execution import Options
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.presets import PRESETS
 
@@ -115,4 +124,13 @@ def test_a_sweep_of_too_few_is_refused(count: str, capsys: pytest.CaptureFixture
 
 def test_reproduce_has_the_options_of_execution() -> None:
     known = {option for action in _commands()["reproduce"]._actions for option in action.option_strings}
-    assert {"--threads", "--device", "--save-every", "--wandb", "--out", "--processes"} <= known
+    assert {"--threads", "--device", "--save-every", "--logits-memory", "--wandb", "--out", "--processes"} <= known
+
+
+def test_options_of_execution_reach_the_run(tmp_path: Path) -> None:
+    reader = argparse.ArgumentParser()
+    add_execution_options(reader, threads=1)
+    out = ["--out", str(tmp_path)]
+    assert execution(reader.parse_args(out)) == Options(tmp_path)
+    chosen = execution(reader.parse_args([*out, "--logits-memory", "0.5", "--save-every", "5"]))
+    assert chosen == Options(tmp_path, logits_bytes=1 << 29, save_every=5.0)

@@ -91,7 +91,14 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
         type=rate,
         default=30.0,
         metavar="SECONDS",
-        help="between checkpoints; more if they are large (default: 30)",
+        help="between checkpoints; more where they took over 5%% of the time (default: 30)",
+    )
+    how.add_argument(
+        "--logits-memory",
+        type=rate,
+        default=4.0,
+        metavar="GIB",
+        help="memory for the logits of a batch, which is processed in as many parts as that takes (default: 4)",
     )
     how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases as well (default: do not)")
 
@@ -109,7 +116,13 @@ def execution(options: argparse.Namespace) -> Options:
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise Complaint("--wandb needs the package wandb, which is not installed: pip install wandb")
     _check_device(options.device)
-    return Options(options.out, device=options.device, save_every=options.save_every, wandb=options.wandb)
+    return Options(
+        options.out,
+        device=options.device,
+        save_every=options.save_every,
+        logits_bytes=max(1, int(options.logits_memory * (1 << 30))),
+        wandb=options.wandb,
+    )
 
 
 def laboratory(options: argparse.Namespace) -> Lab:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ademamix.lab.config import Run
-from ademamix.lab.execution import Options, processes_on
+from ademamix.lab.execution import Options, Progress, processes_on
 from ademamix.lab.record import Result, RunFolder
 from ademamix.lab.runner import Status, run_all
 
@@ -155,8 +155,9 @@ def describe(status: Status) -> str:
 
     >>> from ademamix.lab.compare import DEFAULT
     >>> from ademamix.lab.execution import Progress
-    >>> describe(Status(DEFAULT, Progress(step=9_200, loss=2.5, validation_loss=2.6, steps_a_second=10.0)))
-    'loss 2.500, validation 2.600, 10 steps/s, 1:20 left'
+    >>> progress = Progress(step=9_200, loss=2.5, validation_loss=2.6, steps_a_second=10.0, seconds_left=90.0)
+    >>> describe(Status(DEFAULT, progress))
+    'loss 2.500, validation 2.600, 10 steps/s, 1:30 left'
     >>> describe(Status(DEFAULT, read=(1_200_000, 33_000_000)))
     'reads its text: 1,200,000 tokens of 33,000,000'
     """
@@ -181,26 +182,32 @@ def describe(status: Status) -> str:
 def total(statuses: Mapping[str, Status], processes: int) -> str:
     """Say how many runs are done, and about how long all of them take.
 
-    A run that has not begun is taken to be as fast as the others.
+    A run that has not begun is taken to be as fast as those that have.
 
     >>> from ademamix.lab.compare import DEFAULT
     >>> from ademamix.lab.execution import Progress
-    >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=50.0)
+    >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
     >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
     >>> total(runs, processes=2)
     '0 of 3 runs done, about 3:20 left in all'
     """
     done = sum(status.result is not None for status in statuses.values())
     count = f"{done} of {len(statuses)} runs done"
-    speeds = [status.progress.steps_a_second for status in statuses.values() if status.progress is not None]
-    if not speeds or done == len(statuses):
+    begun = [_seconds_per_step(status, status.progress) for status in statuses.values() if status.progress is not None]
+    if not begun or done == len(statuses):
         return count
-    usual = statistics.fmean(speeds)
+    usual = statistics.fmean(begun)
     left = [
-        status.steps_left / (status.progress.steps_a_second if status.progress else usual)
+        status.progress.seconds_left if status.progress is not None else status.steps_left * usual
         for status in statuses.values()
+        if status.result is None
     ]
     return f"{count}, about {clock(max(max(left), sum(left) / processes))} left in all"
+
+
+def _seconds_per_step(status: Status, progress: Progress) -> float:
+    """Return the time of a step with its share of validations and checkpoints, as far as it is known."""
+    return progress.seconds_left / status.steps_left if status.steps_left else 1 / progress.steps_a_second
 
 
 def clock(seconds: float) -> str:

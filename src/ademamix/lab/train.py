@@ -222,8 +222,8 @@ def _memory_explained() -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0] or "for Python itself"
         raise RunError(
-            f"there is not enough memory ({reason}): give a smaller model or batch, or process each batch in parts "
-            "(--accumulate N)"
+            f"there is not enough memory ({reason}): give a smaller model or batch, or have each batch processed in "
+            "more parts (--logits-memory GIB, below the default of 4)"
         ) from error
 
 
