@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, UpdateNorms
-from ademamix.lab.record import RunFolder
+from ademamix.lab.record import Result, RunFolder
 from ademamix.lab.train import Options, train
 
 DOCS = str(Path(__file__).parents[1] / "docs")
@@ -48,6 +49,19 @@ a probe that remembers."""
 
 def changed(run: Run, **fields: Any) -> Run:
     return Run(**{**run.model_dump(), **fields})
+
+
+def result(loss: float) -> Result:
+    """Return how a run might have ended that nobody carried out; of no finite loss: diverged."""
+    return Result(
+        steps=100,
+        validation_loss=loss,
+        accuracy=None,
+        seconds=1.0,
+        parameters=10,
+        state_bytes=80,
+        diverged=not math.isfinite(loss),
+    )
 
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -13,30 +13,17 @@ from matplotlib.colors import to_rgb
 from ademamix.lab import compare, compare_figure, compare_report, figures, tables
 from ademamix.lab.compare import Arm, Comparison, Difference
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.record import Result
-from lab_runs import TINY, changed
-
-
-def _result(loss: float, *, diverged: bool = False) -> Result:
-    return Result(
-        steps=100,
-        validation_loss=loss,
-        accuracy=None,
-        seconds=1.0,
-        parameters=10,
-        state_bytes=80,
-        diverged=diverged,
-    )
+from lab_runs import TINY, changed, result
 
 
 def _arm(name: str, curves: list[dict[int, float]], optimizer: str = "adamw") -> Arm:
-    results = [_result(list(curve.values())[-1]) for curve in curves]
+    results = [result(list(curve.values())[-1]) for curve in curves]
     return Arm(name, Optimizer(name=optimizer, lr=1e-3), results, curves)  # type: ignore[arg-type]
 
 
 ADAMW = _arm("AdamW", [{50: 2.0, 75: 1.5, 100: 1.0}, {50: 2.2, 75: 1.7, 100: 1.2}])
 ADEMAMIX = _arm("AdEMAMix", [{50: 2.1, 75: 1.0, 100: 0.8}, {50: 2.1, 75: 1.1, 100: 0.9}], "ademamix")
-DIVERGED = Arm("Lion", Optimizer(name="lion", lr=1.0), 2 * [_result(math.nan, diverged=True)], 2 * [{}])
+DIVERGED = Arm("Lion", Optimizer(name="lion", lr=1.0), 2 * [result(math.nan)], 2 * [{}])
 BASE = changed(TINY, steps=100, validate_every=25)
 BOTH = Comparison(BASE, [ADAMW, ADEMAMIX])
 WIDE = 200

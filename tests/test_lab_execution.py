@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.lab import worker
+from ademamix.lab import runner, worker
 from ademamix.lab.config import Optimizer
 from ademamix.lab.display import Lab
 from ademamix.lab.execution import Options, devices_of, processes_on
@@ -78,6 +78,13 @@ def test_a_process_that_is_killed_while_it_writes_is_called_killed(
     monkeypatch.setattr(worker, "command", lambda options, threads: [sys.executable, "-c", torn])
     with pytest.raises(RunError, match="tiny: its process was killed by signal 9"):
         run_all({"tiny": TINY}, Options(tmp_path))
+
+
+def test_ctrl_c_while_torch_is_loaded_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_check_optimizers", lambda configs: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted, match="Nothing had been trained yet"):
+        run_all({"tiny": TINY}, Options(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_nothing_is_called_saved_before_the_first_step(tmp_path: Path) -> None:

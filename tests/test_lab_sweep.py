@@ -14,19 +14,7 @@ from ademamix.lab import compare, optimizers, sweep
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.record import Result
 from ademamix.lab.sweep import Choice, Sweep
-from lab_runs import TINY
-
-
-def _result(loss: float) -> Result:
-    return Result(
-        steps=100,
-        validation_loss=loss,
-        accuracy=None,
-        seconds=1.0,
-        parameters=10,
-        state_bytes=80,
-        diverged=not math.isfinite(loss),
-    )
+from lab_runs import TINY, result
 
 
 def _bases(*chosen: Optimizer) -> dict[str, Run]:
@@ -44,7 +32,7 @@ def _tuned(
 
     def run(runs: Mapping[str, Run]) -> dict[str, Result]:
         rounds.append(list(runs.values()))
-        return {label: _result(loss(run.optimizer)) for label, run in runs.items()}
+        return {label: result(loss(run.optimizer)) for label, run in runs.items()}
 
     return sweep.tune(_bases(*chosen), count, run), rounds
 

@@ -145,7 +145,7 @@ def _searched(bases: dict[str, Run], lab: Lab, count: int) -> dict[str, Sweep]:
     from ademamix.lab import sweep
 
     title = f"Learning rates and beta2, on seed 0, for each of {', '.join(bases)}."
-    return sweep.tune(bases, count, lambda runs: lab.carry_out(runs, title))
+    return sweep.tune(bases, count, lambda runs: lab.carry_out(runs, title), rounds=sweep.ROUNDS)
 
 
 def _chosen(bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> list[Optimizer]:

@@ -96,10 +96,6 @@ def run_all(
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
-    _check_optimizers(statuses[name].config for name in waiting)
-    environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
-    devices = devices_of(options.device) if waiting else []
-    at_once = processes or processes_on(options.device) if waiting else 0
     events: queue.Queue[_Event] = queue.Queue()
     with (
         _told_whether_saved([folders[name] for name in waiting]),
@@ -107,6 +103,13 @@ def run_all(
         contextlib.ExitStack() as stack,
         _dismissed_together() as workers,
     ):
+        # in here, since a Ctrl-C during the import of torch would be lost in it
+        _check_optimizers(statuses[name].config for name in waiting)
+        environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
+        devices = devices_of(options.device) if waiting else []
+        at_once = processes or processes_on(options.device) if waiting else 0
+        if stop.is_set():
+            raise _Stopped
         idle: list[_Worker] = []
         running = 0
         while waiting or running:

@@ -73,18 +73,18 @@ class Sweep:
         return []
 
 
-def tune(bases: Mapping[str, Run], count: int, run: Runner) -> dict[str, Sweep]:
+def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROUNDS) -> dict[str, Sweep]:
     """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs of each.
 
     The search begins with `count` rates, a factor of two apart, with that of the base in the middle. Then the
     neighbours of the best are tried until all are worse: half and twice its rate, then, at the best rate, the values
-    of `BETA2S` beside its beta2, and where that moves beta2, the rates again. It ends after `ROUNDS` in any case. An
+    of `BETA2S` beside its beta2, and where that moves beta2, the rates again. It ends after `rounds` in any case. An
     optimizer with no beta2, or whose betas are stated, is searched in its rate alone. `run(runs)` carries out runs by
     name and returns their results.
     """
     losses: dict[str, dict[Choice, float]] = {name: {} for name in bases}
     wanted = {name: _first_choices(base.optimizer, count) for name, base in bases.items()}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         named = {
             f"{name} {choice}": (name, choice, with_choice(bases[name], choice))
             for name in bases

@@ -46,6 +46,8 @@ class Setting:
     rates: int
     """With how many learning rates the search for each arm begins, around its own, on seed 0; 0: there is none."""
     seeds: tuple[int, ...]
+    rounds: int = sweep.ROUNDS
+    """Of the search."""
 
 
 def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: tuple[int, ...], lr: float) -> Setting:
@@ -108,7 +110,15 @@ def _smoke() -> list[Setting]:
         "validation_examples": 4,
     }
     return [
-        replace(cosine, title="smoke", base=cosine.base.model_copy(update=update), longer=(40,), rates=3, seeds=(1,))
+        replace(
+            cosine,
+            title="smoke",
+            base=cosine.base.model_copy(update=update),
+            longer=(40,),
+            rates=3,
+            seeds=(1,),
+            rounds=1,
+        )
     ]
 
 
@@ -168,7 +178,7 @@ def _runs(setting: Setting) -> dict[str, Run]:
 def _tuned(setting: Setting, runs: dict[str, Run], lab: Lab) -> tuple[dict[str, Run], str]:
     """Return the runs with the best learning rates and beta2, and the table of the search."""
     title = f"{setting.title}: learning rates and beta2."
-    sweeps = sweep.tune(runs, setting.rates, lambda tried: lab.carry_out(tried, title))
+    sweeps = sweep.tune(runs, setting.rates, lambda tried: lab.carry_out(tried, title), rounds=setting.rounds)
     found = sweep.table(sweeps, tables.width_of_output())
     return (
         {name: sweep.with_choice(runs[name], swept.best) for name, swept in sweeps.items()},
