@@ -86,9 +86,10 @@ def test_command_prints_the_table_and_writes_the_figure_twice(tmp_path, capsys):
     command = ["reproduce", "toy-rosenbrock", "--scale", "smoke", "--out", str(tmp_path / "new" / "folder")]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    folder = tmp_path / "new" / "folder" / "toy-rosenbrock"
+    folder = tmp_path / "new" / "folder" / "toy-rosenbrock" / "smoke"
     png, svg = folder / "toy-rosenbrock.png", folder / "toy-rosenbrock.svg"
-    assert sorted(folder.iterdir()) == [png, svg]
+    assert sorted(folder.iterdir()) == [folder / "report.txt", png, svg]
+    assert (folder / "report.txt").read_text() == printed
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in svg.read_text(encoding="utf-8")
     assert str(png) in printed
