@@ -19,8 +19,7 @@ def test_no_input_ends_the_process(part):
     done = subprocess.run(command, capture_output=True, text=True)
     begun = done.stdout.split()
     if done.returncode < 0:
-        pytest.fail(
-            f"case {begun[-1]} ended by {signal.Signals(-done.returncode).name}: `python fuzz_inputs.py {begun[-1]} 1`"
-        )
+        name = signal.Signals(-done.returncode).name
+        pytest.fail(f"case {begun[-1]} ended the process by {name}: `python fuzz_inputs.py {begun[-1]} 1`")
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(begun) == CASES
