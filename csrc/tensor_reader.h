@@ -37,12 +37,16 @@ class TensorReader {
         types_(std::move(types)) {}
 
   // Whether a tensor that should have elements in the memory of the CPU has none. Others, of classes that may be mere
-  // wrappers or on other devices, are not looked at.
+  // wrappers, on other devices or not dense, are not looked at.
   bool lacks_memory(nanobind::handle tensor) const {
     const nanobind::handle type = tensor.type();
     if (!type.is(tensor_class_) && !type.is(parameter_class_)) return false;
-    const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
-    return memory.on_cpu && memory.address == nullptr && memory.size > 0;
+    try {
+      const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
+      return memory.on_cpu && memory.address == nullptr && memory.size > 0;
+    } catch (const nanobind::python_error&) {
+      return false;
+    }
   }
 
   // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import block_codes
+from ademamix.pytorch.core import check_memory
 from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
 from ademamix.pytorch.rounding import second_words, to_bf16
 
@@ -249,6 +250,7 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
 
     What is missing is added: clocks at zero, empty moments. Tensors that have the form already are taken as they are.
     """
+    check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
     clock_device = param.device if group["capturable"] else "cpu"
     state: dict[str, Any] = {
         clock: torch.as_tensor(entries.get(clock, 0.0), dtype=torch.float32).to(clock_device) for clock in CLOCKS
