@@ -68,6 +68,8 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, but for lr."""
+    if isinstance(raw["total_steps"], float) and raw["total_steps"] == math.inf:
+        raw = {**raw, "total_steps": None}  # how trainers with no bound on their epochs say that they do not know it
     betas = _checked_betas(raw["betas"])
     total_steps = checked_steps("total_steps", raw["total_steps"], least=1)
     beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
@@ -208,16 +210,25 @@ def _warmup(name: str, steps: Any, total_steps: int | None) -> int:
 
 
 def checked_steps(name: str, steps: Any, least: int) -> int | None:
-    """Return `steps`, a whole number of at least `least` or None, or raise ValueError."""
+    """Return `steps`, a whole number of at least `least` or None, or raise ValueError. A float may be whole: 1e4."""
     if steps is None:
         return None
-    try:
-        checked = operator.index(steps)
-    except TypeError:
-        checked = None
-    if checked is None or isinstance(steps, bool) or checked < least:
+    checked = _whole(steps)
+    if checked is None or checked < least:
         raise ValueError(f"{name} must be an integer >= {least} or None, got {steps!r}")
     return checked
+
+
+def _whole(number: Any) -> int | None:
+    """Return a whole number as an int, None if it is not one."""
+    if isinstance(number, bool):
+        return None
+    if isinstance(number, numbers.Real) and not isinstance(number, numbers.Integral):
+        return int(float(number)) if float(number).is_integer() else None
+    try:
+        return operator.index(number)
+    except TypeError:
+        return None
 
 
 def _checked_betas(betas: Any) -> tuple[float, ...]:
@@ -231,10 +242,13 @@ def _checked_betas(betas: Any) -> tuple[float, ...]:
 
 
 def checked_beta(name: str, beta: Any) -> float:
-    """Return `beta`, a number in [0, 1), or raise ValueError."""
-    if not isinstance(beta, numbers.Real) or not 0.0 <= float(beta) < 1.0:
+    """Return `beta`, a number or a one-element tensor in [0, 1), as a float, or raise ValueError."""
+    if getattr(beta, "requires_grad", False):
+        raise ValueError(f"{name} requires grad, but AdEMAMix is differentiable in lr alone: pass {name}.detach()")
+    number = beta.item() if hasattr(beta, "numel") and beta.numel() == 1 else beta
+    if not isinstance(number, numbers.Real) or not 0.0 <= float(number) < 1.0:
         raise ValueError(f"{name} must be a number in [0, 1), got {beta!r}")
-    return float(beta)
+    return float(number)
 
 
 def checked_nonnegative(name: str, value: Any) -> float:

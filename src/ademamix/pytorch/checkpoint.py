@@ -36,8 +36,8 @@ def refuse_other_adams(group: Mapping[str, Any]) -> None:
     """Raise if `group` is of an Adam whose state or weight decay means something else than AdamW's."""
     if group.get("amsgrad"):
         raise ValueError(
-            "amsgrad=True cannot be continued: AdEMAMix has no maximum of second moments. Load into an AdamW with "
-            "amsgrad=False first if dropping it is what you want."
+            "amsgrad=True is not possible: AdEMAMix has no maximum of second moments. In a call, leave it out; to "
+            "continue a run, load it into an AdamW with amsgrad=False first if dropping the maximum is what you want."
         )
     if not group.get("decoupled_weight_decay", True) and group["weight_decay"] != 0:
         raise ValueError(

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, step_fused, storage
+from ademamix.pytorch import checkpoint, convert, diagnostics, groups, storage
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import ademamix_step, fastest
+from ademamix.pytorch.step import ademamix_step
 
 
 class AdEMAMix(Optimizer):
@@ -58,6 +58,7 @@ class AdEMAMix(Optimizer):
             them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
         foreach, fused: choose the multi-tensor or the fused implementation; left open, the fastest that applies.
         maximize, capturable, differentiable: as in AdamW.
+        amsgrad: for calls that were written for AdamW; only False is possible.
 
     Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", Algorithm 1.
     """
@@ -65,11 +66,12 @@ class AdEMAMix(Optimizer):
     _advises = True
     _load_report: str | None = None
 
+    @groups.named_after_betas
     def __init__(
         self,
         params: ParamsT,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] | tuple[float, float, float] = hyperparameters.BETAS,
+        betas: tuple[float | Tensor, ...] = hyperparameters.BETAS,
         *,
         alpha: float = hyperparameters.ALPHA,
         total_steps: int | None = None,
@@ -87,7 +89,9 @@ class AdEMAMix(Optimizer):
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
+        amsgrad: bool = False,
     ) -> None:
+        checkpoint.refuse_other_adams({"amsgrad": amsgrad})
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -112,7 +116,7 @@ class AdEMAMix(Optimizer):
         self._advises = False  # once for all groups, below
         super().__init__(params, defaults)
         del self._advises
-        self._advise(self.param_groups)
+        self._advise(self.param_groups, stacklevel=4)  # _advise, __init__, its decorator, the caller
 
     @classmethod
     def from_adamw(
@@ -153,9 +157,9 @@ class AdEMAMix(Optimizer):
         Reference: section 4.1 of the paper, "Resume from AdamW".
         """
 
-        def build(groups: list[dict[str, Any]]) -> AdEMAMix:
+        def build(param_groups: list[dict[str, Any]]) -> AdEMAMix:
             return cls(
-                groups,
+                param_groups,
                 alpha=alpha,
                 total_steps=total_steps,
                 alpha_warmup=alpha_warmup,
@@ -165,8 +169,8 @@ class AdEMAMix(Optimizer):
                 stochastic_rounding=stochastic_rounding,
                 rounding_seed=rounding_seed,
                 nonfinite=nonfinite,
-                capturable=any(group["capturable"] for group in groups),
-                differentiable=any(group["differentiable"] for group in groups),
+                capturable=any(group["capturable"] for group in param_groups),
+                differentiable=any(group["differentiable"] for group in param_groups),
             )
 
         return convert.from_adamw(build, adamw, beta3)
@@ -187,27 +191,25 @@ class AdEMAMix(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, also in the middle of a run; its schedules start at its own first step."""
-        stated = param_group if isinstance(param_group, dict) else {}  # torch reports anything else
-        raw = {key: stated.get(key, default) for key, default in self.defaults.items()}
-        super().add_param_group({**param_group, **hyperparameters.resolve(raw)})
-        group = self.param_groups[-1]
+        before, count = param_group.copy(), len(self.param_groups)
         try:
-            self._check_fused(group)
-        except RuntimeError:
-            self.param_groups.pop()
+            if isinstance(param_group, dict):  # torch reports anything else
+                param_group.update(groups.resolved(param_group, self.defaults))
+            super().add_param_group(param_group)
+            groups.check_fused(param_group)
+        except Exception:
+            del self.param_groups[count:]
+            if isinstance(param_group, dict):
+                param_group.clear()
+                param_group.update(before)
             raise
         if self._advises:
-            self._advise([group])
+            self._advise([param_group], stacklevel=3)
 
-    def _check_fused(self, group: dict[str, Any]) -> None:
-        for param in group["params"] if group["fused"] else ():
-            if reason := step_fused.unsupported(param):
-                raise RuntimeError(f"`fused=True` is not possible: {reason}")
-
-    def _advise(self, groups: list[dict[str, Any]]) -> None:
-        for advice in dict.fromkeys(hyperparameters.advice(group) for group in groups):
+    def _advise(self, param_groups: list[dict[str, Any]], stacklevel: int) -> None:
+        for advice in dict.fromkeys(hyperparameters.advice(group) for group in param_groups):
             if advice is not None:
-                warnings.warn(advice, stacklevel=3)
+                warnings.warn(advice, stacklevel=stacklevel)
 
     def _init_group(
         self,
@@ -290,7 +292,7 @@ class AdEMAMix(Optimizer):
         gathered = []
         first_index = 0
         for group in self.param_groups:
-            self._check_fused(group)
+            groups.check_fused(group)
             for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
                 tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], [], [], [], []]
                 indices: list[int] = []
@@ -320,16 +322,11 @@ class AdEMAMix(Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether GradScaler may leave the scaling of gradients to `step`: it may if all of it is fused."""
-        return all(
-            bool(group["fused"])
-            or (
-                group["fused"] is None
-                and group["foreach"] is None
-                and fastest(group["params"], differentiable=group["differentiable"])[0]
-            )
-            for group in self.param_groups
-        )
+        """Whether GradScaler leaves the scaling of gradients to `step`: only if ``fused=True`` was asked for.
+
+        As in torch: trainers that clip gradients between the two refuse an optimizer that says so.
+        """
+        return all(bool(group["fused"]) for group in self.param_groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state_dict of AdEMAMix, or of AdamW as a switch.

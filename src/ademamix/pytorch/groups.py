@@ -1,0 +1,53 @@
+"""Parameter groups: how their settings are taken from a caller who may have written them for AdamW."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
+
+from ademamix import hyperparameters
+from ademamix.pytorch import step_fused
+from ademamix.pytorch.checkpoint import refuse_other_adams
+
+P = ParamSpec("P")
+
+ADAMW_AFTER_BETAS = ("eps", "weight_decay", "amsgrad")  # the order in which AdamW takes them without names
+
+
+def named_after_betas(init: Callable[P, None]) -> Callable[P, None]:
+    """Let a constructor say which names to write for what AdamW would take by position after ``betas``."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        _, *positional = args
+        misplaced = positional[3:]
+        if misplaced:
+            named = ", ".join(f"{name}={value!r}" for name, value in zip(ADAMW_AFTER_BETAS, misplaced, strict=False))
+            raise TypeError(
+                f"AdEMAMix takes what comes after betas by name, got {len(misplaced)} more by position. If they are in "
+                f"AdamW's order, write AdEMAMix(params, lr, betas, {named})."
+            )
+        init(*args, **kwargs)
+
+    return checked
+
+
+def resolved(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the settings that a group states and fill in the others.
+
+    A group that has been AdEMAMix's before has all of them. As in loading a checkpoint, what `defaults` give explicitly
+    then wins, so that a new horizon counts.
+    """
+    refuse_other_adams(stated)
+    settings = {name: stated.get(name, default) for name, default in defaults.items()}
+    if "given" in stated:
+        return hyperparameters.override({**settings, "given": stated["given"]}, hyperparameters.resolve(defaults))
+    return hyperparameters.resolve(settings)
+
+
+def check_fused(group: Mapping[str, Any]) -> None:
+    """Raise if a group is to be fused but cannot be."""
+    for param in group["params"] if group["fused"] else ():
+        if reason := step_fused.unsupported(param):
+            raise RuntimeError(f"`fused=True` is not possible: {reason}")
