@@ -46,17 +46,21 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
 
     Reference: none; ours.
     """
+    from ademamix.pytorch.storage import with_one_clock
+
     position_of = _positions(state_dict)
+    group_at = {key: group for group in state_dict["param_groups"] for key in group["params"]}
 
     def is_ours(node: Any) -> bool:
         return isinstance(node, ScaleByAdemamixState)
 
     def entry_at(path: Any) -> Mapping[str, Any]:
         name = _name_at(path, names)
-        entry: Mapping[str, Any] | None = state_dict["state"].get(position_of(name))
+        position = position_of(name)
+        entry: Mapping[str, Any] | None = state_dict["state"].get(position)
         if not entry:
             raise ValueError(f"the torch optimizer has not stepped the parameter {name!r}: it has no state")
-        return entry
+        return with_one_clock(entry, group_at[position])
 
     state = jax.tree.map(lambda node: _filled(node, entry_at) if is_ours(node) else node, fresh, is_leaf=is_ours)
     filled = nodes(state, ScaleByAdemamixState)

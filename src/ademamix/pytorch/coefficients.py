@@ -57,22 +57,32 @@ PerTensor: TypeAlias = "list[Coefficients] | Coefficients"
 
 
 def next_step(
-    steps: list[Tensor], slow_steps: list[Tensor], settings: Settings, *, as_tensors: bool
+    steps: list[Tensor],
+    slow_steps: list[Tensor],
+    fast_starts: Mapping[int, Tensor],
+    settings: Settings,
+    *,
+    as_tensors: bool,
 ) -> tuple[PerTensor, Callable[[], None]]:
     """Return the coefficients of the coming step, and a function that advances the clocks to it.
 
-    The clocks are advanced when the step has been taken: one that fails leaves them as they were.
+    The clocks are advanced when the step has been taken: one that fails leaves them as they were. `fast_starts` has the
+    step at which m1 was empty, by position, for parameters whose m1 began late.
     """
     clocks = [*steps, *slow_steps]
     if as_tensors:
-        return _vectors(steps, slow_steps, settings), lambda: torch._foreach_add_(clocks, 1)
+        return _vectors(steps, slow_steps, fast_starts, settings), lambda: torch._foreach_add_(clocks, 1)
     if core is not None and all(type(clock) is Tensor and clock.dtype == torch.float32 for clock in clocks):
         # With 200 small tensors, torch would take a fifth of the whole step for this.
         found = core.Clocks(clocks, reader)
         values, advance = found.next(), found.advance
     else:
         values, advance = [clock.item() + 1 for clock in clocks], lambda: torch._foreach_add_(clocks, 1)
-    return _floats(values[: len(steps)], values[len(steps) :], settings), advance
+    now, slow_now = values[: len(steps)], values[len(steps) :]
+    coefficients = _floats(now, slow_now, settings)
+    for i, start in fast_starts.items():
+        coefficients[i] = float_coefficients(now[i], slow_now[i], now[i] - start.item(), settings)
+    return coefficients, advance
 
 
 def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[Coefficients]:
@@ -86,30 +96,41 @@ def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[C
     return [by_dtype[dtype][i] for i, dtype in enumerate(dtypes)]
 
 
-def float_coefficients(step: float, slow_step: float, settings: Settings) -> Coefficients:
-    """Compute the coefficients at given clocks."""
-    return _coefficients(step, slow_step, settings, math.sqrt, math.expm1)
+def float_coefficients(step: float, slow_step: float, fast_step: float, settings: Settings) -> Coefficients:
+    """Compute the coefficients at given clocks; `fast_step` counts the updates of m1."""
+    return _coefficients(step, slow_step, fast_step, settings, math.sqrt, math.expm1)
 
 
 def _floats(steps: list[float], slow_steps: list[float], settings: Settings) -> list[Coefficients]:
     all_clocks = list(zip(steps, slow_steps, strict=True))
-    known = {clocks: float_coefficients(*clocks, settings) for clocks in set(all_clocks)}
+    known = {clocks: float_coefficients(*clocks, clocks[0], settings) for clocks in set(all_clocks)}
     return [known[clocks] for clocks in all_clocks]
 
 
-def _vectors(steps: list[Tensor], slow_steps: list[Tensor], settings: Settings) -> Coefficients:
+def _vectors(
+    steps: list[Tensor], slow_steps: list[Tensor], fast_starts: Mapping[int, Tensor], settings: Settings
+) -> Coefficients:
     step = torch.stack(steps).to(torch.float64) + 1
     slow_step = torch.stack(slow_steps).to(torch.float64) + 1
-    fields = _coefficients(step, slow_step, settings, torch.sqrt, torch.expm1)
+    fast_step = step
+    if fast_starts:
+        at_zero = torch.zeros_like(steps[0])
+        fast_step = step - torch.stack([fast_starts.get(i, at_zero) for i in range(len(steps))])
+    fields = _coefficients(step, slow_step, fast_step, settings, torch.sqrt, torch.expm1)
     zeros = torch.zeros_like(step)
     return Coefficients(*(zeros + field for field in fields))
 
 
 def _coefficients(
-    step: Any, slow_step: Any, settings: Settings, sqrt: Callable[[Any], Any], expm1: Callable[[Any], Any]
+    step: Any,
+    slow_step: Any,
+    fast_step: Any,
+    settings: Settings,
+    sqrt: Callable[[Any], Any],
+    expm1: Callable[[Any], Any],
 ) -> Coefficients:
     lr, (beta1, beta2, beta3) = settings.lr, settings.betas
-    correction1 = -expm1(step * math.log(beta1)) if beta1 > 0 else 1.0
+    correction1 = -expm1(fast_step * math.log(beta1)) if beta1 > 0 else 1.0
     root2 = sqrt(-expm1(step * math.log(beta2))) if beta2 > 0 else 1.0
     alpha, slow_rate = settings.alpha, 1 - beta3
     if settings.alpha_warmup:

@@ -62,15 +62,18 @@ def to_adamw(optimizer: AdEMAMix) -> torch.optim.AdamW:
             for group in optimizer.param_groups
         ]
     )
-    for param, state in optimizer.state.items():
-        square = storage.values_of(state, "exp_avg_sq")
-        fast = storage.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
-        adamw.state[param] = {
-            "step": state["step"],
-            # AdamW keeps its moments in the dtype of their parameter and cannot step otherwise.
-            "exp_avg": fast.to(param.dtype),
-            "exp_avg_sq": square.to(param.dtype),
-        }
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if "step" in optimizer.state.get(param, ()):
+                state = storage.with_one_clock(optimizer.state[param], group)
+                square = storage.values_of(state, "exp_avg_sq")
+                fast = storage.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
+                adamw.state[param] = {
+                    "step": state["step"],
+                    # AdamW keeps its moments in the dtype of their parameter and cannot step otherwise.
+                    "exp_avg": fast.to(param.dtype),
+                    "exp_avg_sq": square.to(param.dtype),
+                }
     own_only = set(optimizer.defaults) - set(adamw.defaults) | {"given"}
     _take_over_groups(adamw, optimizer, drop=tuple(own_only))
     _retire(optimizer, "it was converted by to_adamw; step the AdamW it returned")

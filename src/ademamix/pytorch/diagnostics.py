@@ -39,7 +39,9 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
         state = states.get(param)
         if not state or int(state["step"]) == 0:
             continue
-        c = float_coefficients(state["step"].item(), state["slow_step"].item(), Settings.of_group(group))
+        step = float(state["step"])
+        fast_step = max(step - float(state.get(storage.FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
+        c = float_coefficients(step, float(state["slow_step"]), fast_step, Settings.of_group(group))
         fast, slow, square = _moments(param, state, group)
         alpha = alpha_at(int(state["slow_step"]) or 1, group["alpha"], group["alpha_warmup"])
         m1 += _sum(fast * fast)

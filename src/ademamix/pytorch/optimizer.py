@@ -178,7 +178,8 @@ class AdEMAMix(Optimizer):
     def to_adamw(self) -> torch.optim.AdamW:
         """Switch to ``torch.optim.AdamW`` in the middle of a run: the slow average is dropped, the rest goes on.
 
-        Attached lr schedulers go on too, and this optimizer's ``step()`` raises from then on.
+        Attached lr schedulers go on too, and this optimizer's ``step()`` raises from then on. AdamW has one clock: an
+        m1 that began late, since beta1 was 0 before, is scaled so that its bias-corrected value stays the same.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> adamw = AdEMAMix(model.parameters(), lr=1e-3, total_steps=1000).to_adamw()
@@ -217,6 +218,8 @@ class AdEMAMix(Optimizer):
         reduced: bool,
         first_index: int,
         indices: list[int],
+        late: list[int],
+        fast_starts: list[Tensor],
         params: list[Tensor],
         grads: list[Tensor],
         exp_avgs: list[Tensor],
@@ -232,6 +235,7 @@ class AdEMAMix(Optimizer):
         """Fill the lists with the parameters of `group` that have a gradient, and their state.
 
         Those whose moments are stored in full and those whose are `reduced` go separately: lists are of one kind.
+        `late` has the positions of those whose m1 began late.
         torch.compile knows this name and shape of method, and runs it outside of the graph.
         """
         self._opt_called = True  # again: torch.compile forgets what `step` notes
@@ -240,6 +244,7 @@ class AdEMAMix(Optimizer):
         moments = storage.MOMENTS if has_fast else storage.MOMENTS[1:]
         dtypes = storage.REDUCED_DTYPES[group["state_storage"]] if reduced else None
         has_scales = reduced and group["state_storage"] == "compact"
+        fast_start = storage.FAST_START
         for index, param in enumerate(group["params"], start=first_index):
             grad = storage.gradient_of(param)
             if grad is None or (mixed and storage.reduces(param, group) != reduced):
@@ -249,6 +254,9 @@ class AdEMAMix(Optimizer):
                 storage.check(param, grad, differentiable=group["differentiable"])
                 state = self.state[param]
                 storage.prepare(state, param, group)
+            if fast_start in state:
+                late.append(len(params))
+                fast_starts.append(state[fast_start])
             params.append(param)
             grads.append(grad)
             if has_fast:
@@ -296,10 +304,12 @@ class AdEMAMix(Optimizer):
             for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
                 tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], [], [], [], []]
                 indices: list[int] = []
-                self._init_group(group, reduced, first_index, indices, *tensors)
-                gathered.append((group, tensors, indices))
+                late: list[int] = []
+                fast_starts: list[Tensor] = []
+                self._init_group(group, reduced, first_index, indices, late, fast_starts, *tensors)
+                gathered.append((group, tensors, indices, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
-        for group, tensors, indices in gathered:
+        for group, tensors, indices, starts in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             ademamix_step(
                 *tensors,
@@ -318,6 +328,7 @@ class AdEMAMix(Optimizer):
                 foreach=group["foreach"],
                 fused=group["fused"],
                 grad_scale=getattr(self, "grad_scale", None),
+                fast_starts=starts,
             )
 
     @property

@@ -6,7 +6,8 @@ operations) and `fused` (one call into the C++ core, or on CUDA a Triton kernel)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,7 @@ def ademamix_step(
     foreach: bool | None,
     fused: bool | None,
     grad_scale: Tensor | None,
+    fast_starts: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> None:
     r"""Take one step on each parameter, in place.
 
@@ -63,7 +65,8 @@ def ademamix_step(
 
     `exp_avgs` is empty when beta1 = 0; the scales are empty unless the moments are coded. `skipped` is empty if
     non-finite gradient elements propagate; otherwise they are passed over and counted there. Complex tensors are
-    treated as pairs of real ones, as in torch.optim.
+    treated as pairs of real ones, as in torch.optim. `fast_starts` has the step at which m1 was empty, by position, for
+    parameters whose beta1 was 0 until then: t of their m1 counts from there.
 
     Reference: Algorithm 1 of the paper.
     """
@@ -81,8 +84,8 @@ def ademamix_step(
     moments = (exp_avgs, exp_avg_slows, exp_avg_sqs)
     scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
     if not (differentiable or torch.compiler.is_compiling()) and (as_tensors or not fused):
-        check_memory([params, grads, *moments, *scales, state_steps, slow_steps, skipped])
-    coefficients, advance_clocks = next_step(state_steps, slow_steps, settings, as_tensors=as_tensors)
+        check_memory([params, grads, *moments, *scales, state_steps, slow_steps, skipped, [*fast_starts.values()]])
+    coefficients, advance_clocks = next_step(state_steps, slow_steps, fast_starts, settings, as_tensors=as_tensors)
     if any(p.is_complex() for p in params):
         params, grads, exp_avgs, exp_avg_slows, exp_avg_sqs = (
             [torch.view_as_real(x) if x.is_complex() else x for x in tensors]

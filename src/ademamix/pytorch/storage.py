@@ -16,6 +16,7 @@ are rounded stochastically: a slow EMA moves by 1e-4 of a gradient a step, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from ademamix.pytorch.rounding import second_words, to_bf16
 MOMENTS = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
 SCALES = tuple(f"{moment}_scale" for moment in MOMENTS)
 CLOCKS = ("step", "slow_step")
+FAST_START = "fast_start"  # the step that m1 was empty at, if that is not 0: beta1 was 0 until then
 
 # The dtypes that parameters are computed in, and that their moments have unless they are reduced.
 MOMENT_DTYPES = {
@@ -221,7 +223,8 @@ def is_ready(
         if stored.dtype in block_codes.BY_DTYPE and not _fits(state.get(f"{moment}_scale"), stored):
             return False
     return (
-        isinstance(state.get("step"), Tensor)
+        ("exp_avg" in moments or "exp_avg" not in state)
+        and isinstance(state.get("step"), Tensor)
         and isinstance(state.get("slow_step"), Tensor)
         and (not skips or isinstance(state.get("skipped"), Tensor))
     )
@@ -238,7 +241,10 @@ def _fits(scale: Any, codes: Tensor) -> bool:
 
 
 def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
-    """Put into `state` what is not there yet, and adapt moments whose parameter or storage has changed."""
+    """Put into `state` what is not there yet, and adapt moments whose parameter or storage has changed.
+
+    With beta1 = 0 an m1 of before is dropped, since it would be stale when beta1 is raised again.
+    """
     adopted = adopt(state, param, group)
     state.clear()
     state.update(adopted)
@@ -252,20 +258,44 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
     """
     check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
     clock_device = param.device if group["capturable"] else "cpu"
-    state: dict[str, Any] = {
-        clock: torch.as_tensor(entries.get(clock, 0.0), dtype=torch.float32).to(clock_device) for clock in CLOCKS
-    }
+
+    def clock(value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float32).to(clock_device)
+
+    state: dict[str, Any] = {name: clock(entries.get(name, 0.0)) for name in CLOCKS}
+    has_fast = group["betas"][0] > 0
     for moment, scale in zip(MOMENTS, SCALES, strict=True):
+        if moment == "exp_avg" and not has_fast:
+            continue
         if moment in entries:
             state.update(_adopt_moment(moment, entries[moment], entries.get(scale), param, group))
-        elif moment != "exp_avg" or group["betas"][0] > 0:
+        else:
             state.update(empty_moment(moment, param, group))
+    if has_fast and "exp_avg" not in entries and state["step"] > 0:
+        state[FAST_START] = state["step"].clone()
+    elif has_fast and FAST_START in entries:
+        state[FAST_START] = clock(entries[FAST_START])
     for key, value in entries.items():
-        if key not in (*CLOCKS, *MOMENTS, *SCALES):
+        if key not in (*CLOCKS, FAST_START, *MOMENTS, *SCALES):
             state[key] = value.to(param.device) if isinstance(value, Tensor) else value
     if group["nonfinite"] == "skip" and "skipped" not in state:
         state["skipped"] = torch.zeros((), dtype=torch.int64, device=param.device)
     return state
+
+
+def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `state` with an m1 that is corrected by `step`, for optimizers that have no other clock.
+
+    A late m1 is scaled once, so that its corrected value is the same; one that has had no update stays empty.
+    """
+    if FAST_START not in state:
+        return state
+    fast, step, beta1 = values_of(state, "exp_avg"), float(state["step"]), group["betas"][0]
+    own_step = step - float(state[FAST_START])
+    if own_step > 0 and beta1 > 0:
+        fast = fast * (math.expm1(step * math.log(beta1)) / math.expm1(own_step * math.log(beta1)))
+    dropped = (FAST_START, "exp_avg_scale")
+    return {**{key: value for key, value in state.items() if key not in dropped}, "exp_avg": fast}
 
 
 def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
