@@ -52,10 +52,6 @@ def given_names(settings: Mapping[str, Any]) -> list[str]:
 def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Check raw settings and fill in what they leave open. Raises ValueError naming the argument and the value."""
     algorithm = resolve_algorithm(raw)
-    if raw["nonfinite"] not in NONFINITE:
-        raise ValueError(f"nonfinite must be one of {NONFINITE}, got {raw['nonfinite']!r}")
-    if raw["state_storage"] not in STATE_STORAGES:
-        raise ValueError(f"state_storage must be one of {STATE_STORAGES}, got {raw['state_storage']!r}")
     _check_execution(raw)
     return {
         **raw,
@@ -87,6 +83,32 @@ def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
         "weight_decay": checked_nonnegative("weight_decay", raw["weight_decay"]),
         "given": given_names(raw),
     }
+
+
+def check_for_step(resolved: Mapping[str, Any]) -> None:
+    """Raise if a step cannot be taken with settings that were resolved once, but that anyone may have written to since.
+
+    An lr below 0 is possible, as in torch: schedules end there by rounding.
+    """
+    betas = resolved["betas"]
+    if not isinstance(betas, (tuple, list)) or len(betas) != 3:
+        raise ValueError(
+            f"betas must be (beta1, beta2, beta3) in a group that is being trained, got {betas!r}: to change beta1 and "
+            "beta2 alone, write (beta1, beta2, group['betas'][2])"
+        )
+    _checked_betas(betas)
+    checked_beta("beta3_start", resolved["beta3_start"])
+    for name in ("alpha", "eps", "weight_decay"):
+        checked_nonnegative(name, resolved[name])
+    for name in ("alpha_warmup", "beta3_warmup"):
+        if checked_steps(name, resolved[name], least=0) is None:
+            raise ValueError(f"{name} must be an integer >= 0, got None")
+    lr = resolved["lr"]
+    _check_lr_kind(lr)
+    if getattr(lr, "is_cpu", True) and not -math.inf < lr < math.inf:  # elsewhere a look at it would wait for a GPU
+        raise ValueError(f"lr must be a finite number, got {lr!r}")
+    _checked_seed(resolved["rounding_seed"])
+    _check_execution(resolved)
 
 
 def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +243,8 @@ def checked_steps(name: str, steps: Any, least: int) -> int | None:
 
 def _whole(number: Any) -> int | None:
     """Return a whole number as an int, None if it is not one."""
+    if type(number) is int:
+        return number
     if isinstance(number, bool):
         return None
     if isinstance(number, numbers.Real) and not isinstance(number, numbers.Integral):
@@ -243,6 +267,8 @@ def _checked_betas(betas: Any) -> tuple[float, ...]:
 
 def checked_beta(name: str, beta: Any) -> float:
     """Return `beta`, a number or a one-element tensor in [0, 1), as a float, or raise ValueError."""
+    if type(beta) is float and 0.0 <= beta < 1.0:
+        return beta  # quickly, since every step checks
     if getattr(beta, "requires_grad", False):
         raise ValueError(f"{name} requires grad, but AdEMAMix is differentiable in lr alone: pass {name}.detach()")
     number = beta.item() if hasattr(beta, "numel") and beta.numel() == 1 else beta
@@ -253,6 +279,8 @@ def checked_beta(name: str, beta: Any) -> float:
 
 def checked_nonnegative(name: str, value: Any) -> float:
     """Return `value`, a finite number that is not negative, or raise ValueError."""
+    if type(value) is float and 0.0 <= value < math.inf:
+        return value
     if not isinstance(value, numbers.Real) or not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     return float(value)
@@ -260,14 +288,18 @@ def checked_nonnegative(name: str, value: Any) -> float:
 
 def checked_lr(lr: Any) -> Any:
     """Return `lr`, a number or a one-element tensor, or raise ValueError."""
+    _check_lr_kind(lr)
+    if not 0.0 <= lr < math.inf:
+        raise ValueError(f"lr must be a finite number >= 0, got {lr!r}")
+    return lr
+
+
+def _check_lr_kind(lr: Any) -> None:
     if hasattr(lr, "numel"):
         if lr.numel() != 1:
             raise ValueError(f"Tensor lr must be 1-element, got shape {tuple(lr.shape)}")
     elif not isinstance(lr, numbers.Real):
         raise ValueError(f"lr must be a number or a 1-element Tensor, got {lr!r}")
-    if not 0.0 <= lr < math.inf:
-        raise ValueError(f"lr must be a finite number >= 0, got {lr!r}")
-    return lr
 
 
 def _checked_seed(seed: Any) -> int:
@@ -277,6 +309,10 @@ def _checked_seed(seed: Any) -> int:
 
 
 def _check_execution(raw: Mapping[str, Any]) -> None:
+    if raw["nonfinite"] not in NONFINITE:
+        raise ValueError(f"nonfinite must be one of {NONFINITE}, got {raw['nonfinite']!r}")
+    if raw["state_storage"] not in STATE_STORAGES:
+        raise ValueError(f"state_storage must be one of {STATE_STORAGES}, got {raw['state_storage']!r}")
     if raw["stochastic_rounding"] not in (None, True, False):
         raise ValueError(f"stochastic_rounding must be True, False or None, got {raw['stochastic_rounding']!r}")
     if raw["stochastic_rounding"] and raw["differentiable"]:

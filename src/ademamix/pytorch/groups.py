@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
+import torch
+
 from ademamix import hyperparameters
 from ademamix.pytorch import step_fused
 from ademamix.pytorch.checkpoint import refuse_other_adams
@@ -44,6 +46,16 @@ def resolved(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
     if "given" in stated:
         return hyperparameters.override({**settings, "given": stated["given"]}, hyperparameters.resolve(defaults))
     return hyperparameters.resolve(settings)
+
+
+def check_for_step(group: dict[str, Any]) -> None:
+    """Raise if a step cannot be taken with `group`; nothing has been changed then, in this group or in another."""
+    if torch.compiler.is_compiling():
+        return  # tracing would fail before anything runs; a look at what is symbolic would be a guard
+    hyperparameters.check_for_step(group)
+    if not all(type(beta) is float for beta in group["betas"]):
+        group["betas"] = tuple(float(beta) for beta in group["betas"])
+    check_fused(group)
 
 
 def check_fused(group: Mapping[str, Any]) -> None:

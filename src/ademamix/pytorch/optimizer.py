@@ -277,7 +277,7 @@ class AdEMAMix(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, and return the loss if `closure` computes it.
 
-        Everything that can be wrong with a gradient is checked before anything is changed.
+        Everything that can be wrong with a gradient or a setting is checked before anything is changed.
         """
         if hasattr(self, "_accelerator_graph_capture_health_check"):  # not in older torch
             self._accelerator_graph_capture_health_check()
@@ -300,7 +300,7 @@ class AdEMAMix(Optimizer):
         gathered = []
         first_index = 0
         for group in self.param_groups:
-            groups.check_fused(group)
+            groups.check_for_step(group)
             for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
                 tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], [], [], [], []]
                 indices: list[int] = []
