@@ -1,4 +1,4 @@
-"""Loading a state_dict: dtypes are kept, a changed horizon is reported, AdamW's state loads as a switch."""
+"""Loading a state_dict: parameters are matched by name, dtypes are kept, a changed horizon is reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from ademamix import hyperparameters
-from ademamix.pytorch import diagnostics, storage
+from ademamix.pytorch import diagnostics, foreign, storage
 
-ADAMW_ONLY = ("amsgrad", "decoupled_weight_decay")  # keys of its groups that mean nothing here
+# What torch puts into the names of parameters when it wraps a model, or a part of it.
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 class Verbatim:
@@ -23,27 +24,61 @@ class Verbatim:
 
 def protect(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Refuse what cannot be continued and wrap the tensors of the rest. A pre-hook of load_state_dict."""
-    for group in state_dict["param_groups"]:
-        refuse_other_adams(group)
+    state_dict = foreign.translated(state_dict)
     state = {
         param: {key: Verbatim(value) if isinstance(value, Tensor) else value for key, value in entries.items()}
+        if isinstance(entries, dict)
+        else entries  # what someone keeps beside the parameters
         for param, entries in state_dict["state"].items()
     }
-    return {**state_dict, "state": state}
+    groups = _in_order(state_dict["param_groups"], optimizer.param_groups)
+    return {**state_dict, "state": state, "param_groups": groups}
 
 
-def refuse_other_adams(group: Mapping[str, Any]) -> None:
-    """Raise if `group` is of an Adam whose state or weight decay means something else than AdamW's."""
-    if group.get("amsgrad"):
-        raise ValueError(
-            "amsgrad=True is not possible: AdEMAMix has no maximum of second moments. In a call, leave it out; to "
-            "continue a run, load it into an AdamW with amsgrad=False first if dropping the maximum is what you want."
+def _in_order(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups of a checkpoint with their parameters in the order of `own`, by name if all have names."""
+    if len(saved) != len(own) or not all("param_names" in group for group in (*saved, *own)):
+        return saved  # by position, as torch does; it reports another number of groups
+    names_left = [_plain_names(group) for group in saved]
+    if names_left == [_plain_names(group) for group in own]:
+        return saved
+    left, ordered = list(saved), []
+    for group in own:
+        names = _plain_names(group)
+        place = next((i for i, others in enumerate(names_left) if sorted(others) == sorted(names)), None)
+        if place is None or len(set(names)) < len(names):
+            raise ValueError(_other_names(saved, own))
+        found = left.pop(place)
+        key_of = dict(zip(names_left.pop(place), found["params"], strict=True))
+        params = [key_of[name] for name in names]
+        ordered.append({**found, "params": params, "param_names": list(group["param_names"])})
+    return ordered
+
+
+def _plain_names(group: Mapping[str, Any]) -> list[str]:
+    """Return the names of a group's parameters without what a wrapper of the model has put into them."""
+    plain = []
+    for name in group["param_names"]:
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
+        plain.append(name.removeprefix("module."))
+    return plain
+
+
+def _other_names(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> str:
+    theirs, ours = ({name for group in groups for name in _plain_names(group)} for groups in (saved, own))
+    if theirs == ours:
+        problem = "the checkpoint has the same parameters in other groups"
+    else:
+        problem = "the checkpoint has other parameters" + "".join(
+            f": {', '.join(sorted(names)[:3])}{' and more' if len(names) > 3 else ''} {where} alone"
+            for names, where in ((theirs - ours, "there"), (ours - theirs, "here"))
+            if names
         )
-    if not group.get("decoupled_weight_decay", True) and group["weight_decay"] != 0:
-        raise ValueError(
-            f"this is Adam with L2 weight decay ({group['weight_decay']}), not AdamW: AdEMAMix's weight decay is "
-            "decoupled. Set weight_decay to 0 in its groups, then give AdEMAMix the decoupled decay you want."
-        )
+    return (
+        f"{problem}. Load it into an optimizer of the same model and groups, or delete 'param_names' from its groups "
+        "to have parameters matched by their position, as torch does."
+    )
 
 
 def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | None:
@@ -52,10 +87,14 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
     `own_groups` are the optimizer's groups so far.
     """
     reports = []
+    origins: dict[str, None] = {}
     for own, group in zip(own_groups, loaded["param_groups"], strict=True):
         own_settings = {key: value for key, value in own.items() if key not in ("params", "param_names")}
+        origin = group.pop(foreign.ORIGIN, None)
+        if origin is not None:
+            origins[origin] = None
         saved = _as_resolved(group, own_settings)
-        for key in ADAMW_ONLY:
+        for key in foreign.ADAMW_ONLY:
             group.pop(key, None)
         settings = hyperparameters.override(saved, own_settings)
         for param in group["params"]:
@@ -71,7 +110,8 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         own.clear()
         own.update(group)
     loaded["param_groups"] = own_groups  # the same dicts as before: lr schedulers of a converted AdamW hold them
-    return _report(*reports[0]) if reports else None
+    notes = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]]
+    return " ".join(notes) or None
 
 
 def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,12 +120,20 @@ def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
         return {key: loaded.get(key, value) for key, value in own.items()}
     raw = hyperparameters.restate(own)
     shared = {key: value for key, value in loaded.items() if key in raw and key != "betas"}
-    raw.update(shared, betas=(*loaded["betas"][:2], *raw["betas"][2:]))
+    beta3 = loaded["betas"][2:] or raw["betas"][2:]
+    raw.update(shared, betas=(*loaded["betas"][:2], *beta3))
     return hyperparameters.resolve(raw)
 
 
 def _unwrapped(value: Any) -> Any:
     return value.tensor if isinstance(value, Verbatim) else value
+
+
+def _recognised(origin: str) -> str:
+    return (
+        f"the state of the AdEMAMix of {origin} was loaded: its moments, its clock and the settings of its groups "
+        "continue, but for those that were given to the constructor explicitly."
+    )
 
 
 def _report(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from ademamix.pytorch import storage
-from ademamix.pytorch.checkpoint import ADAMW_ONLY, refuse_other_adams
+from ademamix.pytorch.foreign import ADAMW_ONLY, refuse_other_adams
 from ademamix.pytorch.step_fused import unsupported
 
 if TYPE_CHECKING:

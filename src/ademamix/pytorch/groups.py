@@ -10,7 +10,7 @@ import torch
 
 from ademamix import hyperparameters
 from ademamix.pytorch import step_fused
-from ademamix.pytorch.checkpoint import refuse_other_adams
+from ademamix.pytorch.foreign import refuse_other_adams
 
 P = ParamSpec("P")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, groups, storage
+from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, storage
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import ademamix_step
 
@@ -91,7 +91,7 @@ class AdEMAMix(Optimizer):
         differentiable: bool = False,
         amsgrad: bool = False,
     ) -> None:
-        checkpoint.refuse_other_adams({"amsgrad": amsgrad})
+        foreign.refuse_other_adams({"amsgrad": amsgrad})
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -340,7 +340,10 @@ class AdEMAMix(Optimizer):
         return all(bool(group["fused"]) for group in self.param_groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state_dict of AdEMAMix, or of AdamW as a switch.
+        """Load a state_dict of AdEMAMix, of AdamW as a switch, or of another AdEMAMix, which a warning names.
+
+        The others are those of bitsandbytes, of pytorch_optimizer and of the paper's authors; every other state is
+        refused. Parameters are matched by name if both sides have names, or else by position.
 
         Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start` and
         `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from

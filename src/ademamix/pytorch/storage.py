@@ -257,6 +257,7 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
     What is missing is added: clocks at zero, empty moments. Tensors that have the form already are taken as they are.
     """
     check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
+    _check_whole(entries)
     clock_device = param.device if group["capturable"] else "cpu"
 
     def clock(value: Any) -> Tensor:
@@ -281,6 +282,22 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
     if group["nonfinite"] == "skip" and "skipped" not in state:
         state["skipped"] = torch.zeros((), dtype=torch.int64, device=param.device)
     return state
+
+
+def _check_whole(entries: Mapping[str, Any]) -> None:
+    """Raise if a moment would begin empty under a clock that has run, or a clock at 0 for a moment that is there."""
+    missing = None
+    if "exp_avg_sq" not in entries and float(entries.get("step", 0)) > 0:
+        missing = "exp_avg_sq"
+    elif "step" not in entries and any(moment in entries for moment in MOMENTS):
+        missing = "step"
+    elif "slow_step" not in entries and "exp_avg_slow" in entries:
+        missing = "slow_step"
+    if missing is not None:
+        raise ValueError(
+            f"the state of a parameter has no {missing}, only {', '.join(map(str, entries))}: it is damaged, or was "
+            "not written by AdEMAMix. Load or assign all of it, or nothing to start with an empty state."
+        )
 
 
 def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,185 @@
+"""States of other optimizers in the names used here: AdEMAMixes continue, AdamW is switched, the rest is refused.
+
+============================  ==================================  =======================================
+whose AdEMAMix                recognised by                       clocks and moments
+============================  ==================================  =======================================
+bitsandbytes                  ``t_alpha`` in the group            ``step``, ``state1`` (m1, m2), ``state2``
+pytorch_optimizer             ``t_alpha_beta3`` in the group      ``step`` of the group; our names
+the paper's authors           ``alpha_warmup`` in the group       ``step``; m1 is ``exp_avg_fast``
+============================  ==================================  =======================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from torch import Tensor
+
+Entries = Mapping[str, Any]
+Group = Mapping[str, Any]
+
+ADAMW_ONLY = ("amsgrad", "decoupled_weight_decay")  # keys of its groups that mean nothing here
+ORIGIN = "origin"  # in a translated group: whose AdEMAMix it was
+KEPT = ("params", "param_names", "lr", "initial_lr", "betas", "eps", "weight_decay", "alpha", "foreach")
+
+BITSANDBYTES_WRAPPER = "__bnb_optimizer_quant_state__"  # newer versions keep all tensors in it
+BITSANDBYTES_BLOCK = 256
+
+
+def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `state_dict` in our names or AdamW's, or raise ValueError if that is not possible."""
+    groups, state = [], dict(state_dict["state"])
+    for group in state_dict["param_groups"]:
+        keys = [key for key in group["params"] if state.get(key)]
+        layout = next((layout for layout in LAYOUTS if layout.key in group), None)
+        if layout is None:
+            _refuse(group, state[keys[0]] if keys else {})
+        refuse_other_adams(group)
+        groups.append(layout.group(group))
+        for key in keys:
+            try:
+                state[key] = layout.state(state[key], group)
+            except KeyError:
+                _refuse(group, state[key])
+    return {**state_dict, "state": state, "param_groups": groups}
+
+
+def refuse_other_adams(group: Group) -> None:
+    """Raise if `group` is of an Adam whose state or weight decay means something else than AdamW's."""
+    if group.get("amsgrad"):
+        raise ValueError(
+            "amsgrad=True is not possible: AdEMAMix has no maximum of second moments. In a call, leave it out; to "
+            "continue a run, load it into an AdamW with amsgrad=False first if dropping the maximum is what you want."
+        )
+    if not group.get("weight_decay"):
+        return
+    if not group.get("decoupled_weight_decay", True) or not group.get("weight_decouple", True):
+        raise ValueError(
+            f"this is Adam with L2 weight decay ({group['weight_decay']}), not AdamW: AdEMAMix's weight decay is "
+            "decoupled. Set weight_decay to 0 in its groups, then give AdEMAMix the decoupled decay you want."
+        )
+    if group.get("fixed_decay"):
+        raise ValueError(
+            f"this is a weight decay ({group['weight_decay']}) that is not multiplied by lr, which AdEMAMix's is. Set "
+            "weight_decay to 0 in its groups, then give AdEMAMix the decay over lr."
+        )
+
+
+class Layout(NamedTuple):
+    """How an optimizer lays out its ``state_dict``."""
+
+    key: str  # of its groups, by which it is recognised
+    group: Callable[[Group], dict[str, Any]]  # a group in our names
+    state: Callable[[Entries, Group], Entries]  # the state of a parameter in our names
+
+
+def _renamed(group: Group, *, origin: str, alpha_warmup: str, beta3_warmup: str) -> dict[str, Any]:
+    """Return a group of another AdEMAMix; the last two are its names for the warm-ups, where None is no warm-up."""
+    if len(group["betas"]) != 3:
+        raise ValueError(
+            f"of {origin} AdEMAMix loads the state of its AdEMAMix alone, whose betas are (beta1, beta2, beta3), but "
+            f"this one has betas {group['betas']}. To start with an empty state, do not load one."
+        )
+    return {
+        **{key: group[key] for key in KEPT if key in group},
+        "alpha_warmup": group[alpha_warmup] or 0,
+        "beta3_warmup": group[beta3_warmup] or 0,
+        ORIGIN: origin,
+    }
+
+
+def _of_bitsandbytes(entries: Entries, group: Group) -> Entries:
+    entries = {**entries, **entries.get(BITSANDBYTES_WRAPPER, {})}
+    averages, square = _bitsandbytes_values(entries, "1"), _bitsandbytes_values(entries, "2")
+    return _one_clock(entries["step"], averages[0], averages[1], square)
+
+
+def _bitsandbytes_values(entries: Entries, number: str) -> Tensor:
+    stored: Tensor = entries[f"state{number}"]
+    if f"qmap{number}" not in entries:
+        return stored
+    largest: Tensor = entries[f"absmax{number}"]  # of each block; m1 and m2 have blocks of their own
+    table: Tensor = entries[f"qmap{number}"]
+    values = table[stored.long()].reshape(*largest.shape[:-1], -1)
+    if largest.shape[-1] != -(-values.shape[-1] // BITSANDBYTES_BLOCK):
+        raise ValueError(
+            f"the 8-bit state of bitsandbytes has {largest.shape[-1]} scales for {values.shape[-1]} elements, and is "
+            f"read in blocks of {BITSANDBYTES_BLOCK} alone. Continue it with 32-bit state first."
+        )
+    scales = largest.repeat_interleave(BITSANDBYTES_BLOCK, dim=-1)[..., : values.shape[-1]]
+    return (values * scales).view(stored.shape)
+
+
+def _of_pytorch_optimizer(entries: Entries, group: Group) -> Entries:
+    for variant in ("cautious", "stable_adamw"):
+        if group.get(variant):
+            raise ValueError(
+                f"this AdEMAMix of pytorch_optimizer has {variant}=True, which changes the updates and which AdEMAMix "
+                f"has not. Set {variant} to False in its groups if dropping it is what you want."
+            )
+    return _one_clock(group["step"], entries["exp_avg"], entries["exp_avg_slow"], entries["exp_avg_sq"])
+
+
+def _of_the_authors(entries: Entries, group: Group) -> Entries:
+    return _one_clock(entries["step"], entries["exp_avg_fast"], entries["exp_avg_slow"], entries["exp_avg_sq"])
+
+
+def _one_clock(step: Any, fast: Tensor | None, slow: Tensor, square: Tensor) -> Entries:
+    """Name what an AdEMAMix with one clock has. With beta1 = 0 some store no m1."""
+    moments = {"exp_avg": fast, "exp_avg_slow": slow, "exp_avg_sq": square}
+    return {"step": step, "slow_step": step, **{name: value for name, value in moments.items() if value is not None}}
+
+
+def _refuse_heavyball(group: Group) -> NoReturn:
+    raise ValueError(
+        "this is a state of heavyball, which stores averages that are bias-corrected already, and a clock for the "
+        "first parameter alone: AdEMAMix does not load it. To start with an empty state, do not load one."
+    )
+
+
+def _of_adamw(entries: Entries, group: Group) -> Entries:
+    entries = {"step": group.get("step"), **entries}  # apex, for one, has the clock in the group
+    if set(entries) - {"max_exp_avg_sq"} != {"step", "exp_avg", "exp_avg_sq"} or entries["step"] is None:
+        _refuse(group, entries)
+    return {name: value for name, value in entries.items() if name != "max_exp_avg_sq"}
+
+
+def _refuse(group: Group, entries: Entries) -> NoReturn:
+    raise ValueError(
+        f"this is the state of another optimizer: its groups have {', '.join(map(str, group))}, and its state "
+        f"{', '.join(map(str, entries)) or 'nothing that is known'}. AdEMAMix loads its own, AdamW's, and those of the "
+        "AdEMAMix of bitsandbytes, of pytorch_optimizer and of the paper's authors. To start with an empty state, do "
+        "not load one."
+    )
+
+
+def _as_it_is(entries: Entries, group: Group) -> Entries:
+    return entries
+
+
+def _without_clock(group: Group) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "step"}
+
+
+LAYOUTS = (  # in the order in which they are looked for
+    Layout("given", dict, _as_it_is),  # our own
+    Layout("storage_dtype", _refuse_heavyball, _as_it_is),
+    Layout(
+        "t_alpha",
+        partial(_renamed, origin="bitsandbytes", alpha_warmup="t_alpha", beta3_warmup="t_beta3"),
+        _of_bitsandbytes,
+    ),
+    Layout(
+        "t_alpha_beta3",
+        partial(_renamed, origin="pytorch_optimizer", alpha_warmup="t_alpha_beta3", beta3_warmup="t_alpha_beta3"),
+        _of_pytorch_optimizer,
+    ),
+    Layout(
+        "alpha_warmup",
+        partial(_renamed, origin="the paper's authors", alpha_warmup="alpha_warmup", beta3_warmup="beta3_warmup"),
+        _of_the_authors,
+    ),
+    Layout("betas", _without_clock, _of_adamw),
+)

@@ -1,0 +1,233 @@
+"""States of other optimizers: those of other AdEMAMixes continue exactly, what is not known is refused in a sentence.
+
+The layouts were written down from bitsandbytes 0.50.2, pytorch_optimizer 4.1.0, heavyball 3.2.1 and apple/ml-ademamix
+(e732715), after three steps on a CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from ademamix import AdEMAMix
+from cases import PATHS, gradients, make
+from database import assert_same, params_of
+
+SHAPES = ((8, 4), (5,))
+BETAS, ALPHA, WARMUP = (0.9, 0.99, 0.999), 3.0, 50
+COMMON = {"lr": 0.02, "betas": BETAS, "eps": 1e-7, "weight_decay": 0.1, "alpha": ALPHA, "params": [0, 1]}
+
+
+def run(params, optimizer, steps):
+    for step in steps:
+        for seed, param in enumerate(params):
+            param.grad = torch.tensor(gradients(seed, tuple(param.shape), step), dtype=param.dtype)
+        optimizer.step()
+
+
+def three_steps():
+    """A run of our own, which the foreign states are made from."""
+    params = params_of(*SHAPES)
+    settings = {key: COMMON[key] for key in ("lr", "betas", "eps", "weight_decay", "alpha")}
+    optimizer = make(params, **settings, alpha_warmup=WARMUP, beta3_warmup=WARMUP)
+    run(params, optimizer, range(1, 4))
+    return params, optimizer
+
+
+def of_bitsandbytes(state, wrapped=True):
+    tensors = {"state1": torch.stack([state["exp_avg"], state["exp_avg_slow"]]), "state2": state["exp_avg_sq"]}
+    return {"step": 3, **({"__bnb_optimizer_quant_state__": tensors} if wrapped else tensors)}
+
+
+def of_pytorch_optimizer(state):
+    return {key: state[key] for key in ("exp_avg", "exp_avg_sq", "exp_avg_slow")}
+
+
+def of_apple(state):
+    return {"step": 3, "exp_avg_fast": state["exp_avg"], **{k: state[k] for k in ("exp_avg_slow", "exp_avg_sq")}}
+
+
+DECOUPLED = {"weight_decouple": True, "fixed_decay": False, "t_alpha_beta3": WARMUP, "foreach": None, "step": 3}
+LAYOUTS = {
+    "bitsandbytes": ({**COMMON, "t_alpha": WARMUP, "t_beta3": WARMUP}, of_bitsandbytes),
+    "bitsandbytes, older": (
+        {**COMMON, "t_alpha": WARMUP, "t_beta3": WARMUP},
+        lambda state: of_bitsandbytes(state, wrapped=False),
+    ),
+    "pytorch_optimizer": ({**COMMON, **DECOUPLED}, of_pytorch_optimizer),
+    "apple": ({**COMMON, "alpha_warmup": WARMUP, "beta3_warmup": WARMUP}, of_apple),
+}
+
+
+def foreign(layout, optimizer, **group):
+    settings, translate = LAYOUTS[layout]
+    state = {i: translate(copy.deepcopy(entry)) for i, entry in enumerate(optimizer.state.values())}
+    return {"state": state, "param_groups": [{**settings, **group}]}
+
+
+@pytest.mark.parametrize("path", ["single", "fused", "foreach-capturable"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_another_ademamix_continues(layout, path):
+    params, optimizer = three_steps()
+    others = [param.detach().clone().requires_grad_() for param in params]
+    continued = AdEMAMix(others, total_steps=1000, **PATHS[path])
+    saved = foreign(layout, optimizer)
+    before = copy.deepcopy(saved)
+    with pytest.warns(UserWarning, match=f"AdEMAMix of {'the paper' if layout == 'apple' else layout.split(',')[0]}"):
+        continued.load_state_dict(saved)
+    assert_same(saved, before)
+    for param, other in zip(params, others, strict=True):
+        assert_same(continued.state[other], optimizer.state[param])
+    group = continued.param_groups[0]
+    for name in ("lr", "betas", "eps", "weight_decay", "alpha", "alpha_warmup", "beta3_warmup", "beta3_start"):
+        assert group[name] == optimizer.param_groups[0][name], name
+    assert not {"t_alpha", "t_beta3", "t_alpha_beta3", "step", "weight_decouple", "origin"} & set(group)
+    reference = copy.deepcopy((params, optimizer))
+    reference[1].param_groups[0].update(PATHS[path])
+    run(others, continued, range(4, 8))
+    run(*reference, range(4, 8))
+    for other, param in zip(others, reference[0], strict=True):
+        torch.testing.assert_close(other, param.detach(), rtol=2e-6, atol=1e-7)
+
+
+def test_no_warmup_of_theirs_stays_none_and_what_was_given_wins():
+    _, optimizer = three_steps()
+    saved = foreign("apple", optimizer, alpha_warmup=None, beta3_warmup=None)
+    continued = AdEMAMix(params_of(*SHAPES), total_steps=1000, alpha=7.0)
+    with pytest.warns(UserWarning, match=r"AdEMAMix of the paper.* schedule was replaced"):
+        continued.load_state_dict(saved)
+    group = continued.param_groups[0]
+    assert (group["alpha_warmup"], group["beta3_warmup"], group["alpha"], group["betas"]) == (0, 0, 7.0, BETAS)
+
+
+def test_apple_stores_no_m1_with_beta1_of_zero():
+    (param,) = params_of((5,))
+    optimizer = make([param], betas=(0.0, 0.99, 0.999))
+    run([param], optimizer, range(1, 4))
+    saved = foreign("apple", three_steps()[1], betas=(0.0, 0.99, 0.999), params=[0])
+    state = {key: optimizer.state[param][key] for key in ("exp_avg_slow", "exp_avg_sq")}
+    saved["state"] = {0: {"step": 3, "exp_avg_fast": None, **state}}
+    continued = make([param])
+    with pytest.warns(UserWarning, match="AdEMAMix of the paper"):
+        continued.load_state_dict(saved)
+    assert_same(continued.state[param], optimizer.state[param])
+
+
+def test_eight_bits_of_bitsandbytes_are_read_by_their_own_tables():
+    """Blocks of 256 elements over the flattened tensor, each with a largest magnitude; m1 and m2 have their own."""
+    (param,) = params_of((20, 33))
+    generator = torch.Generator().manual_seed(0)
+    tables = {"qmap1": torch.linspace(-1, 1, 256), "qmap2": torch.linspace(0, 1, 256)}
+    codes1 = torch.randint(0, 256, (2, 20, 33), generator=generator, dtype=torch.uint8)
+    codes2 = torch.randint(0, 256, (20, 33), generator=generator, dtype=torch.uint8)
+    absmax1, absmax2 = torch.rand(2, 3, generator=generator), torch.rand(3, generator=generator)
+    quantised = {**tables, "absmax1": absmax1, "absmax2": absmax2, "state1": codes1, "state2": codes2}
+    group = {**COMMON, "t_alpha": None, "t_beta3": None, "params": [0]}
+    saved = {"state": {0: {"step": 3, "__bnb_optimizer_quant_state__": quantised}}, "param_groups": [group]}
+    optimizer = make([param])
+    with pytest.warns(UserWarning, match="AdEMAMix of bitsandbytes"):
+        optimizer.load_state_dict(saved)
+    row, column = 13, 17
+    block = (row * 33 + column) // 256
+    state = optimizer.state[param]
+    for name, expected in {
+        "exp_avg": tables["qmap1"][codes1[0, row, column].long()] * absmax1[0, block],
+        "exp_avg_slow": tables["qmap1"][codes1[1, row, column].long()] * absmax1[1, block],
+        "exp_avg_sq": tables["qmap2"][codes2[row, column].long()] * absmax2[block],
+    }.items():
+        assert state[name][row, column] == expected
+    quantised["absmax2"] = torch.rand(2)
+    with pytest.raises(ValueError, match="blocks of 256"):
+        optimizer.load_state_dict(saved)
+
+
+def stepped(build, **settings):
+    params = params_of(*SHAPES)
+    optimizer = build(params, **settings)
+    run(params, optimizer, range(1, 4))
+    return optimizer.state_dict()
+
+
+def bitsandbytes_adamw():
+    group = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "alpha": 0.0, "t_alpha": None}
+    entry = {"step": 3, "state1": torch.ones(5), "state2": torch.ones(5)}
+    return {"state": {1: entry}, "param_groups": [{**group, "t_beta3": None, "params": [0, 1]}]}
+
+
+def heavyball():
+    names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
+    entry = {0: {f"update_by_ademamix_{name}_0": torch.ones(5) for name in names} | {"is_initialized": {0}}}
+    more = {"beta3_warmup": None, "alpha_warmup": None, "multi_tensor": True, "storage_dtype": "float32", "step": None}
+    return {"state": {1: entry}, "param_groups": [{**COMMON, **more}], "heavyball": {}}
+
+
+def without_steps():
+    saved = stepped(torch.optim.AdamW)
+    for entry in saved["state"].values():
+        del entry["step"]
+    return saved
+
+
+def own_without(name):
+    saved = copy.deepcopy(three_steps()[1].state_dict())
+    del saved["state"][0][name]
+    return saved
+
+
+REFUSED = {
+    "SGD": (lambda: stepped(torch.optim.SGD, momentum=0.9), "another optimizer.*momentum_buffer"),
+    "SGD before its first step": (lambda: torch.optim.SGD(params_of(*SHAPES)).state_dict(), "another optimizer"),
+    "Adagrad": (lambda: stepped(torch.optim.Adagrad), "another optimizer"),
+    "NAdam": (lambda: stepped(torch.optim.NAdam), "another optimizer.*mu_product"),
+    "Adamax": (lambda: stepped(torch.optim.Adamax), "another optimizer.*exp_inf"),
+    "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*AdEMAMix alone"),
+    "heavyball": (heavyball, "heavyball"),
+    "AdamW without clocks": (without_steps, "another optimizer"),
+    "L2 decay of pytorch_optimizer": (
+        lambda: foreign("pytorch_optimizer", three_steps()[1], weight_decouple=False),
+        "L2 weight decay",
+    ),
+    "fixed decay of pytorch_optimizer": (
+        lambda: foreign("pytorch_optimizer", three_steps()[1], fixed_decay=True),
+        "not multiplied by lr",
+    ),
+    "cautious": (lambda: foreign("pytorch_optimizer", three_steps()[1], cautious=True), "cautious"),
+    "own, damaged": (lambda: own_without("exp_avg_sq"), "has no exp_avg_sq"),
+    "own, no clock": (lambda: own_without("step"), "has no step"),
+    "own, no slow clock": (lambda: own_without("slow_step"), "has no slow_step"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_and_nothing_changes(case):
+    build, message = REFUSED[case]
+    _, optimizer = three_steps()
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(build())
+    assert_same(optimizer.state_dict(), before)
+
+
+def test_clocks_in_the_group_serve_for_adamw_as_well():
+    """As in apex's FusedAdam."""
+    saved = without_steps()
+    saved["param_groups"][0]["step"] = 3
+    optimizer = make(params_of(*SHAPES))
+    optimizer.load_state_dict(saved)
+    assert [(group["step"], group["slow_step"]) for group in optimizer.schedule()] == [(3, 0)]
+    assert "step" not in optimizer.param_groups[0]
+
+
+def test_a_state_that_was_assigned_must_be_whole():
+    (param,) = params_of((5,))
+    optimizer = make([param])
+    param.grad = torch.ones(5)
+    for entry, message in [
+        ({"step": torch.tensor(9.0), "exp_avg": torch.ones(5)}, "has no exp_avg_sq"),
+        ({"exp_avg": torch.ones(5), "exp_avg_sq": torch.ones(5)}, "has no step"),
+    ]:
+        optimizer.state[param] = entry
+        with pytest.raises(ValueError, match=message):
+            optimizer.step()
