@@ -43,7 +43,7 @@ def from_adamw(
 
     for group in optimizer.param_groups:
         for param in group["params"]:
-            if param in adamw.state:
+            if "step" in adamw.state.get(param, ()):
                 optimizer.state[param] = storage.adopt(adamw.state[param], param, group)
     _take_over_groups(optimizer, adamw, drop=ADAMW_ONLY)
     _retire(adamw, "it was converted by AdEMAMix.from_adamw; step the AdEMAMix it returned")
@@ -56,7 +56,10 @@ def to_adamw(optimizer: AdEMAMix) -> torch.optim.AdamW:
         [
             {
                 "params": _with_names(group),
-                **{name: group[name] for name in (*SHARED, "fused")},
+                **{name: group[name] for name in SHARED},
+                # torch's fused kernel has no complex numbers, and torch captures steps on accelerators alone.
+                "fused": group["fused"] if all(map(torch.is_floating_point, group["params"])) else None,
+                "capturable": group["capturable"] and not all(param.is_cpu for param in group["params"]),
                 "betas": tuple(group["betas"][:2]),
             }
             for group in optimizer.param_groups

@@ -18,7 +18,7 @@ States = Mapping[Tensor, Mapping[str, Any]]
 
 def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return clocks, alpha(t) and beta3(t) of a group, at the largest clocks of its parameters."""
-    clocks = [states[param] for param in group["params"] if states.get(param)]
+    clocks = [states[param] for param in group["params"] if "step" in states.get(param, ())]
     step = max((int(state["step"]) for state in clocks), default=0)
     slow_step = max((int(state["slow_step"]) for state in clocks), default=0)
     t = max(slow_step, 1)  # before the first step: what the first step will use
@@ -36,8 +36,8 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     m1 = alpha_m2 = update = dot = m2 = 0.0
     skipped = 0
     for param in group["params"]:
-        state = states.get(param)
-        if not state or int(state["step"]) == 0:
+        state = states.get(param, {})
+        if int(state.get("step", 0)) == 0:
             continue
         step = float(state["step"])
         fast_step = max(step - float(state.get(storage.FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
@@ -62,7 +62,7 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 
 def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     slow, square = storage.values_of(state, "exp_avg_slow"), storage.values_of(state, "exp_avg_sq")
-    if group["betas"][0] > 0:
+    if "exp_avg" in state:
         fast = storage.values_of(state, "exp_avg")
     elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
         fast = (-param.grad if group["maximize"] else param.grad).to(slow.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
@@ -46,6 +47,13 @@ def resolved(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
     if "given" in stated:
         return hyperparameters.override({**settings, "given": stated["given"]}, hyperparameters.resolve(defaults))
     return hyperparameters.resolve(settings)
+
+
+def advise(param_groups: list[dict[str, Any]], stacklevel: int) -> None:
+    """Warn, once for all groups, of settings that commonly make a run diverge."""
+    for advice in dict.fromkeys(hyperparameters.advice(group) for group in param_groups):
+        if advice is not None:
+            warnings.warn(advice, stacklevel=stacklevel)
 
 
 def check_for_step(group: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ class AdEMAMix(Optimizer):
         self._advises = False  # once for all groups, below
         super().__init__(params, defaults)
         del self._advises
-        self._advise(self.param_groups, stacklevel=4)  # _advise, __init__, its decorator, the caller
+        groups.advise(self.param_groups, stacklevel=4)  # advise, __init__, its decorator, the caller
 
     @classmethod
     def from_adamw(
@@ -205,12 +205,7 @@ class AdEMAMix(Optimizer):
                 param_group.update(before)
             raise
         if self._advises:
-            self._advise([param_group], stacklevel=3)
-
-    def _advise(self, param_groups: list[dict[str, Any]], stacklevel: int) -> None:
-        for advice in dict.fromkeys(hyperparameters.advice(group) for group in param_groups):
-            if advice is not None:
-                warnings.warn(advice, stacklevel=stacklevel)
+            groups.advise([param_group], stacklevel=3)
 
     def _init_group(
         self,
@@ -401,7 +396,9 @@ class AdEMAMix(Optimizer):
         >>> optimizer.schedule()[0]["step"], optimizer.schedule()[0]["slow_step"]
         (1, 0)
         """
-        for state in self.state.values():
-            for key in ("exp_avg_slow", "exp_avg_slow_scale", "slow_step"):
-                if key in state:
-                    state[key].zero_()
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state.get(param, {})
+                for key in ("exp_avg_slow", "exp_avg_slow_scale", "slow_step"):
+                    if key in state:
+                        state[key].zero_()
