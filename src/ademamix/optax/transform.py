@@ -19,6 +19,8 @@ from ademamix.optax.schedules import alpha_schedule, beta3_schedule, is_array, r
 Number: TypeAlias = "float | jax.Array"  # perhaps traced
 Function: TypeAlias = "Callable[[Any], Any]"  # of the step t = 1, 2, ...
 
+GRADIENT_LIMIT = 2.0**62  # of the magnitude of finite gradients in fp32 arithmetic; the same on every path
+
 STATIC_ARGS = ("b1", "total_steps", "alpha_warmup", "beta3_warmup", "beta3_start", "mask", "mu_dtype", "slow_dtype")
 """The arguments that ``optax.inject_hyperparams`` must leave alone: its ``static_args``."""
 
@@ -234,10 +236,11 @@ def _update_leaf(
     """Return the update of a leaf and what is stored for it: mu, nu, slow and its scales."""
     dtype = jnp.promote_types(nu.dtype, jnp.complex64) if jnp.iscomplexobj(grad) else nu.dtype
     c = coefficients.of_dtype(nu.dtype)
-    g = grad.astype(dtype)
-    m1 = g if mu is None else _moved(mu.astype(dtype), g, c.fast_rate)
-    m2 = _moved(storage.read_slow(slow, scale, dtype), g, c.slow_rate)
-    nu = _moved(nu, _squared_magnitude(g), c.square_rate)
+    # Three copies, since XLA would keep one limited gradient in an array of its own: a step took twice the time.
+    g1, g2, g3 = (_limited(copy, dtype) for copy in jax.lax.optimization_barrier((grad, grad, grad)))
+    m1 = g1 if mu is None else _moved(mu.astype(dtype), g1, c.fast_rate)
+    m2 = _moved(storage.read_slow(slow, scale, dtype), g2, c.slow_rate)
+    nu = _moved(nu, _squared_magnitude(g3), c.square_rate)
     # no bias correction of m2: the slow EMA is meant to fill gradually
     direction = c.step_size * (m1 + c.slow_gain * m2) / (jnp.sqrt(nu) + c.eps)
     slow, scale = storage.write_slow(m2, slow.dtype, index, count)
@@ -249,6 +252,20 @@ def _moved(average: jax.Array, value: jax.Array, rate: jax.Array) -> jax.Array:
     """Move from the nearer end, as torch's lerp does: at rate 1 the average is the value, to the last digit."""
     near = rate < 0.5
     return jnp.where(near, average, value) + jnp.where(near, rate, rate - 1) * (value - average)
+
+
+def _limited(grad: jax.Array, dtype: Any) -> jax.Array:
+    """Return a gradient in the dtype of the arithmetic, its finite elements small enough to be squared there.
+
+    Above 1.8e19 a square is infinite in fp32, and the second moment after it. Both parts of a complex number at the
+    limit have |g|^2 = 2^125, which is finite still.
+    """
+    if jnp.iscomplexobj(grad):
+        return jax.lax.complex(*(_limited(part, np.finfo(dtype).dtype) for part in (grad.real, grad.imag)))
+    if dtype == jnp.float32 and float(jnp.finfo(grad.dtype).max) > GRADIENT_LIMIT:
+        # before the cast, by which a large fp64 number becomes infinite
+        grad = jnp.where(jnp.isfinite(grad), jnp.clip(grad, -GRADIENT_LIMIT, GRADIENT_LIMIT), grad)
+    return grad.astype(dtype)
 
 
 def _squared_magnitude(x: jax.Array) -> jax.Array:
