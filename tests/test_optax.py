@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from ademamix.optax import STATIC_ARGS, ademamix, scale_by_ademamix
+from ademamix.optax import ademamix, scale_by_ademamix
 from ademamix.reference import ReferenceAdEMAMix
 from ademamix.schedules import beta3_for_horizon
 
@@ -233,10 +233,25 @@ def test_bad_settings(settings, message):
         ademamix(**{"learning_rate": 1e-3, "total_steps": 100, **settings})
 
 
-def test_arrays_where_numbers_are_needed():
-    for name in set(STATIC_ARGS) - {"mask", "mu_dtype", "slow_dtype"}:
-        with pytest.raises(TypeError, match=f"{name} must be a Python number.*static_args=ademamix.optax.STATIC_ARGS"):
-            ademamix(1e-3, **{name: jnp.asarray(1)})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"b1": jnp.float32(1.0)}, r"beta1 must be a number in \[0, 1\), got 1.0"),
+        ({"b2": jnp.float32(2.0)}, r"beta2 must be a number in \[0, 1\), got 2.0"),
+        ({"total_steps": jnp.int32(0)}, "total_steps must be an integer >= 1 or None, got 0"),
+        ({"mu_dtype": "int16"}, "mu_dtype must be None or a real floating-point dtype, got 'int16'"),
+        ({"mu_dtype": jnp.bfloat16(0)}, "mu_dtype must be None or.*static_args=ademamix.optax.STATIC_ARGS"),
+        ({"slow_dtype": jnp.bfloat16(0)}, "slow_dtype must be None or.*static_args=ademamix.optax.STATIC_ARGS"),
+    ],
+)
+def test_bad_arrays_and_dtypes(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ademamix(1e-3, **{"total_steps": 10, **settings})
+
+
+def test_an_array_is_no_mask():
+    with pytest.raises(TypeError, match=r"mask must be a tree of bools.*static_args=ademamix.optax.STATIC_ARGS"):
+        ademamix(1e-3, total_steps=10, mask=jnp.asarray(True))
 
 
 def test_integer_parameters_are_refused():

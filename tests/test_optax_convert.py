@@ -242,6 +242,32 @@ def test_names_may_be_paths_or_positions():
     assert all(torch.equal(entries[i]["exp_avg_slow"], optimizer.state[p]["exp_avg_slow"]) for i, p in enumerate(flat))
 
 
+@pytest.mark.parametrize(
+    ("wrap", "clocks"),
+    [
+        (lambda own: optax.MultiSteps(own(schedule), 4), {"gradient_step": 3, "mini_step": 0}),
+        (lambda own: optax.inject_hyperparams(own)(schedule), {}),
+        (lambda own: optax.MultiSteps(optax.inject_hyperparams(own)(schedule), 2), {"gradient_step": 3}),
+        (lambda own: optax.conditionally_transform(own(schedule), lambda step: True), {"step": 3}),
+        (lambda own: optax.conditionally_mask(own(schedule), lambda step: True), {"step": 3}),
+        (lambda own: optax.apply_if_finite(own(schedule), 3), {"notfinite_count": 0}),
+    ],
+)
+def test_counts_of_wrappers_and_schedules_continue(wrap, clocks):
+    params, optimizer = torch_run()
+    torch_steps(params, optimizer, range(3))
+    tree = to_tree(params)
+    wrapped = wrap(lambda learning_rate: ademamix(learning_rate, **SETTINGS))
+    state = from_torch(optimizer.state_dict(), wrapped.init(tree), NAMES)
+    assert signature(state) == signature(wrapped.init(tree))
+    counts = optax.tree_utils.tree_get_all_with_path(state, "count")
+    assert len(counts) >= 2
+    assert all(count == 3 for _, count in counts)
+    for name, expected in clocks.items():
+        assert optax.tree_utils.tree_get(state, name) == expected
+    wrapped.update(tree, state, tree)
+
+
 def test_what_from_torch_refuses():
     params, optimizer = torch_run()
     own = ademamix(1e-2, **SETTINGS)

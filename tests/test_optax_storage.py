@@ -37,7 +37,8 @@ def test_codes_words_and_bf16_have_the_bits_of_pytorch(shape, index, step):
     values = values_of(shape)
     as_tensor = torch.tensor(values)
     words = Rounding(0, [index], [0], True).moment_words(as_tensor, 0, step)
-    own_words = storage.random_words(shape, index, jnp.int32(step))
+    block = storage.block_positions(jnp.zeros(shape))
+    own_words = storage.random_words(block, index, jnp.int32(step))
     assert np.array_equal(storage._unblocked(own_words, shape), words.view(shape).numpy())
 
     for random, own_random in (((words >> 21).to(torch.int32), own_words >> 21), (None, None)):
@@ -48,7 +49,7 @@ def test_codes_words_and_bf16_have_the_bits_of_pytorch(shape, index, step):
         decoded = jax.jit(storage.decode)(own_codes, own_scale)
         assert np.array_equal(decoded, block_codes.decode(codes, scale).numpy())
 
-    rounded, _ = storage.write_slow(jnp.asarray(values), jnp.bfloat16, index, jnp.int32(step))
+    rounded, _ = storage.write_slow(jnp.asarray(values), jnp.bfloat16, block, (index, jnp.int32(step)))
     expected = to_bf16(as_tensor, (words >> 16).view(shape)).float().numpy()
     assert np.array_equal(rounded.astype(jnp.float32), expected, equal_nan=True)
 
@@ -81,10 +82,10 @@ def test_what_is_reduced(shape, dtype, is_reduced, slow_dtype):
     assert state.slow.shape == shape
     assert state.mu.dtype == full
     assert state.nu.dtype == "float32"
-    coded = is_reduced and jnp.dtype(slow_dtype) == jnp.int16
-    assert (None if state.slow_scale is None else state.slow_scale.shape) == (
-        block_codes.scale_shape(torch.Size(shape)) if coded else None
-    )
+    is_coded = is_reduced and jnp.dtype(slow_dtype) == jnp.int16
+    for stored, is_there in ((state.slow_block, is_reduced), (state.slow_scale, is_coded)):
+        expected = block_codes.scale_shape(torch.Size(shape)) if is_there else None
+        assert (None if stored is None else stored.shape) == expected
 
 
 @pytest.mark.parametrize("slow_dtype", ["int8", "float16", "complex64", "nonsense", 3.5])

@@ -50,14 +50,18 @@ def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
     return min(math.exp(log_beta3(t / T, beta3, start)), beta3)
 
 
-def log_beta3(mu: Any, beta3: Any, start: float, log: Callable[[Any], Any] = math.log) -> Any:
+def natural_log(beta: float) -> float:
+    """Return ln(beta); -inf for 0, where :func:`math.log` raises."""
+    return math.log(beta) if beta > 0 else -math.inf
+
+
+def log_beta3(mu: Any, beta3: Any, start: Any, log: Callable[[Any], Any] = natural_log) -> Any:
     """ln beta3(t) at mu = t/T in (0, 1], for 0 <= start < beta3.
 
     The paper's fraction divided through by ln(start) ln(beta3): 1/ln(beta) moves linearly. In this form start = 0
-    needs no case of its own, and mu may be an array of any framework, and beta3 too with that framework's `log`.
+    needs no case of its own. mu may be an array of any framework, and beta3 and start too with a `log` for them.
     """
-    from_start = (1 - mu) / math.log(start) if start > 0 else 0.0
-    return 1 / (from_start + mu / log(beta3))
+    return 1 / ((1 - mu) / log(start) + mu / log(beta3))
 
 
 def progress(t: Any, T: int) -> Any:

@@ -14,8 +14,9 @@ except ImportError as error:
 
 from ademamix.optax.convert import from_adamw_state, to_adamw_state
 from ademamix.optax.schedules import alpha_schedule, beta3_schedule
+from ademamix.optax.settings import STATIC_ARGS
 from ademamix.optax.torch_state import from_torch, to_torch
-from ademamix.optax.transform import STATIC_ARGS, ScaleByAdemamixState, ademamix, scale_by_ademamix
+from ademamix.optax.transform import ScaleByAdemamixState, ademamix, scale_by_ademamix
 
 __all__ = [
     "STATIC_ARGS",

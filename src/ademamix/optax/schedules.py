@@ -5,7 +5,6 @@ Like :mod:`ademamix.schedules`, everything here counts t from 1: a transformatio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ademamix import hyperparameters
-from ademamix.schedules import log_beta3
+from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, log_beta3, natural_log
 
 
-def alpha_schedule(alpha: float | jax.Array, T: int) -> Callable[[Any], Any]:
+def alpha_schedule(alpha: float | jax.Array, T: int | jax.Array) -> Callable[[Any], Any]:
     r"""Return the weight of the slow EMA as a function of the step t = 1, 2, ...
 
     .. math:: \alpha^{(t)} = \min(t \alpha / T, \alpha)
@@ -32,12 +31,12 @@ def alpha_schedule(alpha: float | jax.Array, T: int) -> Callable[[Any], Any]:
     Reference: equation f_alpha of the paper, section 3.
     """
     _check(alpha=alpha, alpha_warmup=T)
-    if T == 0:
+    if not is_array(T) and T == 0:
         return lambda t: alpha
     return lambda t: alpha * _progress(t, T)
 
 
-def beta3_schedule(beta3: float | jax.Array, start: float, T: int) -> Beta3Schedule:
+def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | jax.Array) -> Beta3Schedule:
     r"""Return the decay of the slow EMA as a function of the step t = 1, 2, ...
 
     .. math:: \beta_3^{(t)} = \min\Big(\exp\frac{\ln\beta_s\ln\beta_3}
@@ -63,8 +62,8 @@ class Beta3Schedule:
     """What :func:`beta3_schedule` returns."""
 
     beta3: Any
-    start: float
-    T: int
+    start: Any
+    T: Any
 
     def __call__(self, t: Any) -> Any:
         """Return beta3(t)."""
@@ -79,11 +78,19 @@ class Beta3Schedule:
         return jnp.maximum(-jnp.expm1(self._log(t)), 1 - self.beta3)
 
     def _is_constant(self) -> bool:
-        return self.T == 0 or (not is_array(self.beta3) and self.start >= self.beta3)
+        if not is_array(self.T) and self.T == 0:
+            return True
+        return not is_array(self.beta3) and not is_array(self.start) and bool(self.start >= self.beta3)
 
     def _log(self, t: Any) -> Any:
-        log = jnp.log if is_array(self.beta3) else math.log  # in double if that is possible
-        return log_beta3(_progress(t, self.T), self.beta3, self.start, log)
+        return log_beta3(_progress(t, self.T), self.beta3, self.start, _log)
+
+
+def traced_beta3_for_horizon(total_steps: Any, b1: Any) -> jax.Array:
+    """Return :func:`ademamix.schedules.beta3_for_horizon` of arguments of which one at least is an array."""
+    if total_steps is None:
+        return jnp.asarray(PAPER_BETA3)
+    return jnp.maximum(b1, jnp.minimum(1 - 1 / (HORIZON_FRACTION * total_steps), PAPER_BETA3))
 
 
 def is_array(value: Any) -> bool:
@@ -96,11 +103,16 @@ def real_dtype() -> Any:
     return jnp.result_type(float)
 
 
-def _progress(t: Any, T: int) -> jax.Array:
-    """Return min(t, T) / T."""
+def _progress(t: Any, T: Any) -> jax.Array:
+    """Return min(t / T, 1); 1 for a traced T = 0."""
     if isinstance(t, (int, float)) and not t >= 1:
         raise ValueError(f"t counts steps from 1, got {t}")
-    return jnp.minimum(jnp.asarray(t, real_dtype()), T) / T
+    return jnp.minimum(jnp.asarray(t, real_dtype()) / (jnp.maximum(T, 1) if is_array(T) else T), 1)
+
+
+def _log(beta: Any) -> Any:
+    """Return ln(beta), in double if that is possible."""
+    return jnp.log(beta) if is_array(beta) else natural_log(beta)
 
 
 def _check(**stated: Any) -> None:

@@ -3,7 +3,8 @@ r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bi
 The code is that of :mod:`ademamix.pytorch.block_codes`, which explains it, and the random words are those of
 :mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks. All of it is elementwise
 but for a maximum over each block, and blocks lie inside of the rows of dimension 0, so that arrays which are sharded by
-rows need no communication.
+rows need no communication. The position of each block in its parameter is stored: inside of ``shard_map`` a program
+sees its own rows alone, and the random words are those of the whole array.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.lax import bitcast_convert_type
+
+from ademamix.optax.schedules import is_array
+from ademamix.optax.settings import ASK_FOR_STATIC
 
 BLOCK = 128
 LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
@@ -26,12 +30,22 @@ SLOW_DTYPES = ("float32", "bfloat16", "int16")
 
 def arithmetic_dtype(param: Any) -> Any:
     """Return the dtype that a parameter's moments are computed in, or raise TypeError if it cannot be trained."""
-    if not jnp.issubdtype(param.dtype, jnp.inexact):
+    dtype = jnp.result_type(param)  # what JAX makes of it: it may be a number, or an array of NumPy
+    if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
-            f"AdEMAMix does not train parameters of dtype {param.dtype}, only real and complex floating-point ones. "
+            f"AdEMAMix does not train parameters of dtype {dtype}, only real and complex floating-point ones. "
             "Leave others out with optax.masked, or partition them away."
         )
-    return param.dtype if param.dtype.itemsize >= 8 else jnp.dtype(jnp.float32)
+    return dtype if dtype.itemsize >= 8 else jnp.dtype(jnp.float32)
+
+
+def checked_mu_dtype(dtype: Any) -> Any:
+    """Return `mu_dtype` as a dtype; None for that of the arithmetic."""
+    if dtype is None:
+        return None
+    if is_array(dtype) or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"mu_dtype must be None or a real floating-point dtype, got {dtype!r}. {ASK_FOR_STATIC}")
+    return jnp.dtype(dtype)
 
 
 def checked_slow_dtype(dtype: Any) -> Any:
@@ -39,11 +53,11 @@ def checked_slow_dtype(dtype: Any) -> Any:
     if dtype is None:
         return None
     try:
-        name = jnp.dtype(dtype).name
+        name = "" if is_array(dtype) else jnp.dtype(dtype).name
     except TypeError:
         name = ""
     if name not in SLOW_DTYPES:
-        raise ValueError(f"slow_dtype must be None or one of {', '.join(SLOW_DTYPES)}, got {dtype!r}")
+        raise ValueError(f"slow_dtype must be None or one of {', '.join(SLOW_DTYPES)}, got {dtype!r}. {ASK_FOR_STATIC}")
     return jnp.dtype(name)
 
 
@@ -54,17 +68,29 @@ def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
     complex parameters.
     """
     dtype = arithmetic_dtype(param)
-    is_large = param.ndim > 1 and param.size >= max(LEAST_SIZE, LEAST_ROW * param.shape[0])
+    shape = jnp.shape(param)
+    is_large = len(shape) > 1 and math.prod(shape) >= max(LEAST_SIZE, LEAST_ROW * shape[0])
     return slow_dtype if slow_dtype is not None and is_large and dtype == jnp.float32 else dtype
 
 
-def empty_scale(param: Any, slow_dtype: Any) -> jax.Array | None:
-    """Return the scales of the empty slow EMA of `param`, sharded like it; None if it is not coded."""
-    if slow_dtype_of(param, slow_dtype) != jnp.int16:
-        return None
+def empty_scale(param: Any) -> jax.Array:
+    """Return the scales of the empty slow EMA of `param`, sharded like it."""
     # Computed, and not made: so the scales are sharded by the rows that they belong to.
     scale: jax.Array = jax.jit(encode)(jnp.zeros_like(param, dtype=jnp.float32), None)[1]
     return scale
+
+
+def block_positions(param: Any) -> jax.Array:
+    """Return the position in `param` of each of its blocks, as (rows, blocks), sharded like it."""
+
+    @jax.jit
+    def positions(zeros: jax.Array) -> jax.Array:
+        empty = _blocked(zeros).max(-1)  # computed, as above
+        rows, blocks = empty.shape
+        return empty + jax.lax.iota(jnp.uint32, rows * blocks).reshape(rows, blocks)
+
+    found: jax.Array = positions(jnp.zeros_like(param, dtype=jnp.uint32))
+    return found
 
 
 def read_slow(stored: jax.Array, scale: jax.Array | None, dtype: Any) -> jax.Array:
@@ -72,14 +98,24 @@ def read_slow(stored: jax.Array, scale: jax.Array | None, dtype: Any) -> jax.Arr
     return stored.astype(dtype) if scale is None else decode(stored, scale)
 
 
-def write_slow(values: jax.Array, dtype: Any, index: int, step: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Return what is stored for `values`, and its scales. `index` and `step` are the key of the rounding."""
+def write_slow(
+    values: jax.Array, dtype: Any, block: jax.Array | None, key: tuple[int, jax.Array]
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return what is stored for `values`, and its scales. `key` and the positions of blocks decide the rounding."""
+    if block is None:
+        return values, None
+    words = random_words(block, *key)
     if dtype == jnp.int16:
-        return encode(values, random_words(values.shape, index, step) >> 21)
-    if dtype == jnp.bfloat16:
-        words = _unblocked(random_words(values.shape, index, step), values.shape)
-        return to_bf16(values, words >> 16), None
-    return values, None
+        return encode(values, words >> 21)
+    return to_bf16(values, _unblocked(words, values.shape) >> 16), None
+
+
+def write_fast(values: jax.Array, dtype: Any) -> jax.Array:
+    """Return what is stored for the fast EMA: finite `values` stay finite in a dtype of fewer exponents."""
+    if dtype.itemsize >= values.dtype.itemsize or dtype == jnp.bfloat16:
+        return values.astype(dtype)
+    largest = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return jnp.where(jnp.isfinite(values), jnp.clip(values, -largest, largest), values).astype(dtype)
 
 
 def encode(values: jax.Array, random: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -118,7 +154,7 @@ def to_bf16(values: jax.Array, random: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(values), values, bitcast_convert_type(bits, jnp.float32)).astype(jnp.bfloat16)
 
 
-def random_words(shape: tuple[int, ...], index: int, step: jax.Array) -> jax.Array:
+def random_words(block: jax.Array, index: int, step: jax.Array) -> jax.Array:
     """Return 32 random bits for each element, as (rows, blocks, elements of a block).
 
     A function of the position of the parameter in its tree, the step and the element alone: the same on any number of
@@ -129,10 +165,8 @@ def random_words(shape: tuple[int, ...], index: int, step: jax.Array) -> jax.Arr
     for half in (*seed, index & 0xFFFFFFFF, index >> 32, step.astype(jnp.uint32), 0, moments):
         half = jnp.asarray(half, jnp.uint32)
         key0, key1 = _mix(key0 ^ half), _mix(key1 + half)
-    rows, blocks = shape[0], -(-math.prod(shape[1:]) // BLOCK)
-    block = jax.lax.iota(jnp.uint32, rows)[:, None] * jnp.uint32(blocks) + jax.lax.iota(jnp.uint32, blocks)
     lane = jax.lax.iota(jnp.uint32, BLOCK) * jnp.uint32(0x9E3779B9)
-    words = _mix(_mix(block ^ key0) + key1)[..., None] + lane
+    words = _mix(_mix(block ^ key0) + key1)[..., None] + lane[None, None, :]
     words = (words ^ (words >> 16)) * jnp.uint32(0x7FEB352D)
     return jnp.bitwise_xor(words, words >> 15)
 

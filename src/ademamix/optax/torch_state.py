@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from ademamix.optax.convert import adopt, nodes
 from ademamix.optax.transform import ScaleByAdemamixState
@@ -22,7 +21,8 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
     .. math:: (t, t_{slow}, m_1, m_2, \nu) \leftarrow (t, t_{slow}, m_1, m_2, \nu)_{torch}
 
     Moments of every ``state_storage`` are read; 16-bit codes stay as they are if the slow average is coded here too.
-    Counts of learning-rate schedules in `fresh` are set to t. A ``state_dict`` of ``torch.optim.AdamW`` is a switch.
+    Counts of updates in `fresh`, those of schedules and of wrappers such as ``optax.MultiSteps``, are set to t. A
+    ``state_dict`` of ``torch.optim.AdamW`` is a switch.
 
     >>> import torch
     >>> from ademamix import AdEMAMix
@@ -66,7 +66,7 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
     filled = nodes(state, ScaleByAdemamixState)
     if not filled:
         raise ValueError("`fresh` has no state of ademamix in it: pass optimizer.init(params)")
-    return _with_schedules_at(state, filled[0].count)
+    return _with_clocks_at(state, max((node.count for node in filled), key=int))
 
 
 def to_torch(state: Any, state_dict: Mapping[str, Any], names: Any = None) -> dict[str, Any]:
@@ -147,6 +147,7 @@ def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, A
         nu=column("exp_avg_sq", node.nu),
         slow=column("exp_avg_slow", node.slow),
         slow_scale=column("exp_avg_slow_scale", node.slow_scale),
+        slow_block=node.slow_block,
     )
 
 
@@ -166,16 +167,32 @@ def _rows(node: ScaleByAdemamixState) -> list[tuple[Any, dict[str, Any]]]:
     ]
 
 
-def _with_schedules_at(state: Any, count: jax.Array) -> Any:
-    """Set the clocks of all schedules, which do not belong to a parameter, to `count`."""
+def _with_clocks_at(state: Any, count: jax.Array) -> Any:
+    """Set the clocks of schedules and wrappers, which do not belong to a parameter, to `count` updates."""
 
-    def is_clock(node: Any) -> bool:
-        return isinstance(node, optax.ScaleByScheduleState) or type(node).__name__ == "WrappedScheduleState"
+    def clock_of(node: Any) -> str | None:
+        return _CLOCKS.get(type(node).__name__)
 
     def at(node: Any) -> Any:
-        return node._replace(count=adopt(count, node.count)) if is_clock(node) else node
+        clock = clock_of(node)
+        if clock is None:
+            return node
+        inner = type(node)(*(_with_clocks_at(field, count) for field in node))
+        return inner._replace(**{clock: adopt(count, getattr(node, clock))})
 
-    return jax.tree.map(at, state, is_leaf=is_clock)
+    return jax.tree.map(at, state, is_leaf=lambda node: clock_of(node) is not None)
+
+
+# Optax's counts of updates. By name: not all of these classes are public in every version.
+_CLOCKS = {
+    "ScaleByScheduleState": "count",
+    "WrappedScheduleState": "count",
+    "InjectHyperparamsState": "count",
+    "InjectStatefulHyperparamsState": "count",
+    "MultiStepsState": "gradient_step",
+    "ConditionallyTransformState": "step",
+    "ConditionallyMaskState": "step",
+}
 
 
 def _name_at(path: Any, names: Any) -> Name:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +13,10 @@ import optax
 
 from ademamix import hyperparameters
 from ademamix.optax import storage
-from ademamix.optax.schedules import alpha_schedule, beta3_schedule, is_array, real_dtype
-
-Number: TypeAlias = "float | jax.Array"  # perhaps traced
-Function: TypeAlias = "Callable[[Any], Any]"  # of the step t = 1, 2, ...
+from ademamix.optax.schedules import is_array, real_dtype
+from ademamix.optax.settings import Function, Number, Settings, checked_mask, resolved
 
 GRADIENT_LIMIT = 2.0**62  # of the magnitude of finite gradients in fp32 arithmetic; the same on every path
-
-STATIC_ARGS = ("b1", "total_steps", "alpha_warmup", "beta3_warmup", "beta3_start", "mask", "mu_dtype", "slow_dtype")
-"""The arguments that ``optax.inject_hyperparams`` must leave alone: its ``static_args``."""
 
 
 class ScaleByAdemamixState(NamedTuple):
@@ -38,18 +32,19 @@ class ScaleByAdemamixState(NamedTuple):
     nu: Any  # the second moment
     slow: Any  # m2, the slow EMA; int16 codes have the shape of their parameter
     slow_scale: Any  # uint8 scales of the coded leaves of `slow` and None at others; None if slow_dtype is not int16
+    slow_block: Any  # uint32 positions of the blocks of rounded leaves and None at others; None if none is rounded
 
 
 def scale_by_ademamix(
-    b1: float = 0.9,
+    b1: Number = 0.9,
     b2: Number = 0.999,
     *,
     b3: Number | Function | None = None,
     alpha: Number | Function = hyperparameters.ALPHA,
-    total_steps: int | None = None,
-    alpha_warmup: int | None = None,
-    beta3_warmup: int | None = None,
-    beta3_start: float | None = None,
+    total_steps: Number | None = None,
+    alpha_warmup: Number | None = None,
+    beta3_warmup: Number | None = None,
+    beta3_start: Number | None = None,
     eps: Number = 1e-8,
     mu_dtype: Any = None,
     slow_dtype: Any = None,
@@ -67,7 +62,7 @@ def scale_by_ademamix(
 
     Reference: Algorithm 1 of the paper.
     """
-    settings = _settings(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps)
+    settings = resolved(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
     return _transformation(settings, mu_dtype, slow_dtype)
@@ -75,15 +70,15 @@ def scale_by_ademamix(
 
 def ademamix(
     learning_rate: Number | Function,
-    b1: float = 0.9,
+    b1: Number = 0.9,
     b2: Number = 0.999,
     *,
     b3: Number | Function | None = None,
     alpha: Number | Function = hyperparameters.ALPHA,
-    total_steps: int | None = None,
-    alpha_warmup: int | None = None,
-    beta3_warmup: int | None = None,
-    beta3_start: float | None = None,
+    total_steps: Number | None = None,
+    alpha_warmup: Number | None = None,
+    beta3_warmup: Number | None = None,
+    beta3_start: Number | None = None,
     eps: Number = 1e-8,
     weight_decay: Number = 1e-4,
     mask: Any = None,
@@ -124,13 +119,16 @@ def ademamix(
             int16, a 16-bit code with a scale for each block of 128, rounded stochastically too. Arrays of one
             dimension, of rows under 64 elements or under 4096 elements stay fp32, and so do fp64 and complex ones.
 
-    Under ``optax.inject_hyperparams`` pass ``static_args=STATIC_ARGS``; all other arguments may be traced.
+    Under ``optax.inject_hyperparams`` all numbers may be traced, as they are without ``static_args``. With
+    ``static_args=STATIC_ARGS`` what follows from the horizon is exact, b1 = 0 stores no fast average, and `mask`,
+    `mu_dtype` and `slow_dtype` may be functions and types.
 
     Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", Algorithm 1.
     """
     if not is_array(learning_rate) and not callable(learning_rate):
         hyperparameters.checked_lr(learning_rate)
-    settings = _settings(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
+    checked_mask(mask)
+    settings = resolved(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
     return optax.chain(
@@ -138,17 +136,6 @@ def ademamix(
         optax.add_decayed_weights(weight_decay, mask),
         optax.scale_by_learning_rate(learning_rate),
     )
-
-
-class Settings(NamedTuple):
-    """The hyperparameters that coefficients are made of."""
-
-    b1: float
-    b2: Any
-    alpha: Function
-    slow_rate: Function  # 1 - beta3(t)
-    eps: Any
-    advice: str | None  # what to warn of
 
 
 class Coefficients(NamedTuple):
@@ -175,77 +162,90 @@ class Coefficients(NamedTuple):
 
 
 def _transformation(settings: Settings, mu_dtype: Any, slow_dtype: Any) -> optax.GradientTransformation:
-    slow_dtype = storage.checked_slow_dtype(slow_dtype)
+    mu_dtype, slow_dtype = storage.checked_mu_dtype(mu_dtype), storage.checked_slow_dtype(slow_dtype)
 
     def mu_dtype_of(param: Any) -> Any:
         dtype = storage.arithmetic_dtype(param)
-        return dtype if mu_dtype is None or jnp.iscomplexobj(param) else jnp.dtype(mu_dtype)
+        return dtype if mu_dtype is None or jnp.issubdtype(dtype, jnp.complexfloating) else mu_dtype
 
     def zeros(dtype_of: Function, params: Any) -> Any:
         return jax.tree.map(lambda param: jnp.zeros_like(param, dtype=dtype_of(param)), params)
 
     def init(params: Any) -> ScaleByAdemamixState:
+        def blocks(formats: tuple[str, ...], of_blocks: Function) -> Any:
+            def leaf(param: Any) -> jax.Array | None:
+                return of_blocks(param) if storage.slow_dtype_of(param, slow_dtype).name in formats else None
+
+            return jax.tree.map(leaf, params) if slow_dtype is not None and slow_dtype.name in formats else None
+
         return ScaleByAdemamixState(
             count=jnp.zeros([], jnp.int32),
             slow_count=jnp.zeros([], jnp.int32),
-            mu=zeros(mu_dtype_of, params) if settings.b1 > 0 else None,
+            mu=zeros(mu_dtype_of, params) if settings.stores_fast else None,
             nu=zeros(lambda param: np.finfo(storage.arithmetic_dtype(param)).dtype, params),
             slow=zeros(lambda param: storage.slow_dtype_of(param, slow_dtype), params),
-            slow_scale=jax.tree.map(lambda param: storage.empty_scale(param, slow_dtype), params)
-            if slow_dtype == jnp.int16
-            else None,
+            slow_scale=blocks(("int16",), storage.empty_scale),
+            slow_block=blocks(("int16", "bfloat16"), storage.block_positions),
         )
 
     def update(updates: Any, state: ScaleByAdemamixState, params: Any = None) -> tuple[Any, ScaleByAdemamixState]:
         count, slow_count = optax.safe_increment(state.count), optax.safe_increment(state.slow_count)
         coefficients = _coefficients(settings, count, slow_count)
         tree: Any
-        grads, tree = jax.tree.flatten(updates)
+        # None is a leaf, where `params` may have anything: Equinox has functions there
+        grads, tree = jax.tree.flatten(updates, is_leaf=lambda leaf: leaf is None)
         columns = [
-            [None] * len(grads) if column is None else tree.flatten_up_to(column)
-            for column in (params, state.mu, state.nu, state.slow, state.slow_scale)
+            [None] * len(grads) if column is None else tree.flatten_up_to(column) for column in (params, *state[2:])
         ]
-        rows = [
-            _update_leaf(coefficients, index, count, *row)
-            for index, row in enumerate(zip(grads, *columns, strict=True))
+        rows: list[tuple[Any, Leaf]] = []
+        index = 0
+        for grad, param, *stored in zip(grads, *columns, strict=True):
+            leaf = Leaf(*stored)
+            if grad is None:
+                rows.append((None, leaf))
+            else:
+                rows.append(_update_leaf(coefficients, (index, count), jnp.asarray(grad), param, leaf))
+            index += leaf.nu is not None
+        new = [
+            None if column is None else tree.unflatten([leaf[i] for _, leaf in rows])
+            for i, column in enumerate(state[2:])
         ]
-        new_updates, mu, nu, slow, slow_scale = ([row[i] for row in rows] for i in range(5))
-        return tree.unflatten(new_updates), ScaleByAdemamixState(
-            count=count,
-            slow_count=slow_count,
-            mu=None if state.mu is None else tree.unflatten(mu),
-            nu=tree.unflatten(nu),
-            slow=tree.unflatten(slow),
-            slow_scale=None if state.slow_scale is None else tree.unflatten(slow_scale),
-        )
+        return tree.unflatten([update for update, _ in rows]), ScaleByAdemamixState(count, slow_count, *new)
 
     return optax.GradientTransformation(init, update)
 
 
+class Leaf(NamedTuple):
+    """What is stored for a parameter: its part of :class:`ScaleByAdemamixState`."""
+
+    mu: Any
+    nu: Any
+    slow: Any
+    slow_scale: Any
+    slow_block: Any
+
+
 def _update_leaf(
-    coefficients: Coefficients,
-    index: int,
-    count: jax.Array,
-    grad: Any,
-    param: Any,
-    mu: Any,
-    nu: Any,
-    slow: Any,
-    scale: Any,
-) -> tuple[Any, Any, Any, Any, Any]:
-    """Return the update of a leaf and what is stored for it: mu, nu, slow and its scales."""
-    dtype = jnp.promote_types(nu.dtype, jnp.complex64) if jnp.iscomplexobj(grad) else nu.dtype
-    c = coefficients.of_dtype(nu.dtype)
+    coefficients: Coefficients, key: tuple[int, jax.Array], grad: jax.Array, param: Any, leaf: Leaf
+) -> tuple[jax.Array, Leaf]:
+    """Return the update of a parameter and what is stored for it. `key` is that of the rounding."""
+    is_complex = jnp.iscomplexobj(leaf.slow)
+    if jnp.iscomplexobj(grad) and not is_complex:
+        raise TypeError("a gradient is complex where its parameter is real: pass its real part")
+    dtype = leaf.slow.dtype if is_complex else leaf.nu.dtype
+    c = coefficients.of_dtype(leaf.nu.dtype)
     # Three copies, since XLA would keep one limited gradient in an array of its own: a step took twice the time.
-    g1, g2, g3 = (_limited(copy, dtype) for copy in jax.lax.optimization_barrier((grad, grad, grad)))
-    m1 = g1 if mu is None else _moved(mu.astype(dtype), g1, c.fast_rate)
-    m2 = _moved(storage.read_slow(slow, scale, dtype), g2, c.slow_rate)
-    nu = _moved(nu, _squared_magnitude(g3), c.square_rate)
+    copies: tuple[jax.Array, ...] = jax.lax.optimization_barrier((grad, grad, grad))  # type: ignore[no-untyped-call]
+    g1, g2, g3 = (_limited(copy, dtype) for copy in copies)
+    m1 = g1 if leaf.mu is None else _moved(leaf.mu.astype(dtype), g1, c.fast_rate)
+    m2 = _moved(storage.read_slow(leaf.slow, leaf.slow_scale, dtype), g2, c.slow_rate)
+    nu = _moved(leaf.nu, _squared_magnitude(g3), c.square_rate)
     # no bias correction of m2: the slow EMA is meant to fill gradually
     direction = c.step_size * (m1 + c.slow_gain * m2) / (jnp.sqrt(nu) + c.eps)
-    slow, scale = storage.write_slow(m2, slow.dtype, index, count)
-    result = direction.astype(grad.dtype if param is None else param.dtype)
-    return result, None if mu is None else m1.astype(mu.dtype), nu, slow, scale
+    slow, scale = storage.write_slow(m2, leaf.slow.dtype, leaf.slow_block, key)
+    mu = None if leaf.mu is None else storage.write_fast(m1, leaf.mu.dtype)
+    result = direction.astype(grad.dtype if param is None else jnp.result_type(param))
+    return result, Leaf(mu, nu, slow, scale, leaf.slow_block)
 
 
 def _moved(average: jax.Array, value: jax.Array, rate: jax.Array) -> jax.Array:
@@ -262,8 +262,8 @@ def _limited(grad: jax.Array, dtype: Any) -> jax.Array:
     """
     if jnp.iscomplexobj(grad):
         return jax.lax.complex(*(_limited(part, np.finfo(dtype).dtype) for part in (grad.real, grad.imag)))
-    if dtype == jnp.float32 and float(jnp.finfo(grad.dtype).max) > GRADIENT_LIMIT:
-        # before the cast, by which a large fp64 number becomes infinite
+    if np.finfo(dtype).dtype == np.float32:
+        grad = grad if grad.dtype.itemsize > 4 else grad.astype(jnp.float32)  # a cast of fp64 can make it infinite
         grad = jnp.where(jnp.isfinite(grad), jnp.clip(grad, -GRADIENT_LIMIT, GRADIENT_LIMIT), grad)
     return grad.astype(dtype)
 
@@ -291,62 +291,3 @@ def _bias_correction(beta: Any, t: jax.Array) -> Any:
     if is_array(beta):
         return -jnp.expm1(t * jnp.log(beta))
     return -jnp.expm1(t * math.log(beta)) if beta > 0 else 1.0
-
-
-def _settings(
-    b1: Any,
-    b2: Any,
-    b3: Any,
-    alpha: Any,
-    total_steps: Any,
-    alpha_warmup: Any,
-    beta3_warmup: Any,
-    beta3_start: Any,
-    eps: Any,
-    weight_decay: Any = 0.0,
-) -> Settings:
-    """Check the arguments and fill in what they leave open, by the rules of :mod:`ademamix.hyperparameters`.
-
-    What is an array or a function cannot be checked; a value that is beyond reproach stands in for it.
-    """
-    static = {"b1": b1, "total_steps": total_steps, "alpha_warmup": alpha_warmup, "beta3_warmup": beta3_warmup}
-    for name, value in {**static, "beta3_start": beta3_start}.items():
-        if is_array(value):
-            raise TypeError(
-                f"{name} must be a Python number, got an array of JAX. Under optax.inject_hyperparams, pass "
-                "static_args=ademamix.optax.STATIC_ARGS."
-            )
-    for name, function, warmup in (("alpha", alpha, alpha_warmup), ("beta3", b3, beta3_warmup)):
-        if callable(function) and warmup is not None:
-            raise ValueError(
-                f"{name} is a function of the step, which {name}_warmup={warmup} cannot change: leave it out"
-            )
-
-    def number(value: Any, stand_in: Any) -> Any:
-        return stand_in if is_array(value) or callable(value) else value
-
-    b3_number = number(b3, None)
-    resolved = hyperparameters.resolve_algorithm(
-        {
-            "betas": (b1, number(b2, 0.999)) if b3_number is None else (b1, number(b2, 0.999), b3_number),
-            "alpha": number(alpha, hyperparameters.ALPHA),
-            "total_steps": total_steps,
-            "alpha_warmup": 0 if callable(alpha) else alpha_warmup,
-            "beta3_warmup": 0 if callable(b3) else beta3_warmup,
-            "beta3_start": beta3_start,
-            "eps": number(eps, 0.0),
-            "weight_decay": number(weight_decay, 0.0),
-        }
-    )
-    b3_schedule = b3
-    if not callable(b3):
-        b3 = b3 if is_array(b3) else resolved["betas"][2]
-        b3_schedule = beta3_schedule(b3, resolved["beta3_start"], resolved["beta3_warmup"])
-    return Settings(
-        b1=resolved["betas"][0],
-        b2=b2,
-        alpha=alpha if callable(alpha) else alpha_schedule(alpha, resolved["alpha_warmup"]),
-        slow_rate=getattr(b3_schedule, "rate", lambda t: 1 - b3_schedule(t)),
-        eps=eps,
-        advice=hyperparameters.advice(resolved),
-    )
