@@ -104,10 +104,12 @@ def real_dtype() -> Any:
 
 
 def _progress(t: Any, T: Any) -> jax.Array:
-    """Return min(t / T, 1); 1 for a traced T = 0."""
+    """Return min(t, T) / T; 1 for a traced T = 0."""
     if isinstance(t, (int, float)) and not t >= 1:
         raise ValueError(f"t counts steps from 1, got {t}")
-    return jnp.minimum(jnp.asarray(t, real_dtype()) / (jnp.maximum(T, 1) if is_array(T) else T), 1)
+    T = jnp.maximum(T, 1) if is_array(T) else T
+    progress: jax.Array = jnp.minimum(jnp.asarray(t, real_dtype()), T) / T
+    return progress
 
 
 def _log(beta: Any) -> Any:
