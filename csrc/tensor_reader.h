@@ -37,16 +37,12 @@ class TensorReader {
         types_(std::move(types)) {}
 
   // Whether a tensor that should have elements in the memory of the CPU has none. Others, of classes that may be mere
-  // wrappers, on other devices or not dense, are not looked at.
+  // wrappers or on other devices, are not looked at; of one that is not dense, torch says so itself.
   bool lacks_memory(nanobind::handle tensor) const {
     const nanobind::handle type = tensor.type();
     if (!type.is(tensor_class_) && !type.is(parameter_class_)) return false;
-    try {
-      const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
-      return memory.on_cpu && memory.address == nullptr && memory.size > 0;
-    } catch (const nanobind::python_error&) {
-      return false;
-    }
+    const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
+    return memory.on_cpu && memory.address == nullptr && memory.size > 0;
   }
 
   // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.

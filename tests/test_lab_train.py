@@ -297,5 +297,5 @@ def test_a_config_that_cannot_be_is_refused(fields: dict[str, object], message: 
 
 
 def test_a_mistake_in_a_file_is_explained() -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.lr: Input should be greater than 0, got -1"):
+    with pytest.raises(ConfigError, match=r"optimizer\.lr must be above 0, got -1"):
         read(Run, TINY.model_dump_json().replace('"lr":0.01', '"lr":-1'))

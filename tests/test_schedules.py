@@ -92,8 +92,8 @@ def test_horizon_rule():
 def test_tensors_give_what_floats_give(t, beta1, beta3, T):
     settings = Settings(1e-3, (beta1, 0.999, beta3), 5.0, T, T, beta1, 1e-8, 0.1)
     clocks = [torch.tensor(t - 1.0)], [torch.tensor(t - 1.0)]
-    (floats,), _ = next_step(*clocks, settings, as_tensors=False)
-    vectors, advance = next_step(*clocks, settings, as_tensors=True)
+    (floats,), _ = next_step(*clocks, {}, settings, as_tensors=False)
+    vectors, advance = next_step(*clocks, {}, settings, as_tensors=True)
     assert [float(vector) for vector in vectors] == pytest.approx(list(floats), rel=1e-13)
     assert floats.slow_rate == pytest.approx(1 - beta3_at(t, beta3, beta1, T), rel=1e-9, abs=1e-15)
     advance()

@@ -61,10 +61,19 @@ def spacing(moment, stored, scale, exact):
         return np.maximum(2.0**-7 * 2.0 ** np.floor(np.log2(np.maximum(np.abs(exact), 1e-38))), 1e-38)
     code = block_codes.BY_DTYPE[stored.dtype]
     rows = stored.shape[0]
-    scales = (2.0 ** (scale.double() - 127)).repeat_interleave(block_codes.BLOCK, 1)[:, : stored.numel() // rows]
-    scales = scales.reshape(stored.shape).numpy()
-    unit = np.abs(exact) / scales + 2.0**-code.octaves
-    return scales * 2.0 ** (np.floor(np.log2(unit)) - code.mantissa_bits)
+    is_wide = (scale >= block_codes.FIRST_WIDE_SCALE) & (scale <= block_codes.LAST_WIDE_SCALE)
+    exponents = torch.where(is_wide, 45 + 8 * scale.double(), scale.double())
+
+    def per_element(per_block):
+        repeated = per_block.repeat_interleave(block_codes.BLOCK, 1)[:, : stored.numel() // rows]
+        return repeated.reshape(stored.shape).numpy()
+
+    def spaced(code):
+        unit = np.abs(exact) / scales + 2.0**-code.octaves
+        return scales * 2.0 ** (np.floor(np.log2(unit)) - code.mantissa_bits)
+
+    scales = per_element(2.0 ** (exponents - 127))
+    return np.where(per_element(is_wide), spaced(block_codes.WIDE_SQUARE), spaced(code))
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
