@@ -1,8 +1,8 @@
 """How far the neighbours of one large gradient travel in compact storage, over what they travel in fp32.
 
-After 2,000 ordinary steps, one element of each block of 128 has, once, a gradient that is 10^4 to 10^8 times as large as
-usual. The other 127 continue as before. What they cover in the next 500 steps is compared with moments in fp32; "without
-wide blocks" stores second moments that lie far apart as the others, which is what compact storage did at first.
+After 2,000 ordinary steps, one element of each block of 128 has, once, a gradient that is 10^4 to 10^8 times as large
+as usual. The other 127 continue as before. What they cover in the next 500 steps is compared with moments in fp32;
+"without wide blocks" stores second moments that lie far apart like the others, as compact storage did at first.
 
     python benchmarks/spike.py            # three minutes
     python benchmarks/spike.py --quick    # seconds

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "parallel.h"
+#include "state_layout.h"
 #include "step.h"
 #include "tensor_reader.h"
 
@@ -185,6 +186,10 @@ NB_MODULE(_core, m) {
   nb::class_<TensorReader>(m, "TensorReader")
       .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,
            "exchange"_a.none(), "element_types"_a);
+  nb::class_<ademamix::StateLayout>(m, "StateLayout")
+      .def(nb::init<nb::list, std::vector<int>, nb::list, nb::list, nb::list, nb::object>(), "moments"_a, "types"_a,
+           "scales"_a, "clocks"_a, "counts"_a, "absent"_a.none())
+      .def("fits", &ademamix::StateLayout::fits, "state"_a, "parameter"_a, "gradient"_a, "reader"_a);
   nb::class_<Clocks>(m, "Clocks")
       .def(nb::init<const nb::list&, TensorReader>(), "clocks"_a, "reader"_a)
       .def("next", &Clocks::next)

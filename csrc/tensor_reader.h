@@ -22,6 +22,8 @@ struct Memory {
   ElementType type;
   bool contiguous;  // they follow one another in row-major order
   bool on_cpu;
+
+  bool is_there() const { return on_cpu && (address != nullptr || size == 0); }
 };
 
 class TensorReader {
@@ -42,7 +44,22 @@ class TensorReader {
     const nanobind::handle type = tensor.type();
     if (!type.is(tensor_class_) && !type.is(parameter_class_)) return false;
     const Memory memory = api_ != nullptr ? exchanged(tensor) : asked(tensor);
-    return memory.on_cpu && memory.address == nullptr && memory.size > 0;
+    return memory.on_cpu && !memory.is_there();
+  }
+
+  bool has_exchange() const { return api_ != nullptr; }
+
+  // Describes a tensor of torch.Tensor or torch.nn.Parameter in the memory of the CPU, quickly; false if it is another,
+  // or has no elements there.
+  bool describe(nanobind::handle tensor, DLTensor& found, Memory& memory) const {
+    const nanobind::handle type = tensor.type();
+    if (!type.is(tensor_class_) && !type.is(parameter_class_)) return false;
+    if (api_->dltensor_from_py_object_no_sync(tensor.ptr(), &found) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    memory = memory_of(found);
+    return memory.is_there();
   }
 
   // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.
@@ -92,6 +109,10 @@ class TensorReader {
   Memory exchanged(nanobind::handle tensor) const {
     DLTensor found;
     if (api_->dltensor_from_py_object_no_sync(tensor.ptr(), &found) != 0) throw nanobind::python_error();
+    return memory_of(found);
+  }
+
+  static Memory memory_of(const DLTensor& found) {
     Memory memory{static_cast<char*>(found.data) + found.byte_offset, 1, type_of(found.dtype), true,
                   found.device.device_type == kDLCPU};
     for (int32_t i = found.ndim - 1; i >= 0; --i) {

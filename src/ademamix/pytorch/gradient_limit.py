@@ -10,7 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ademamix.pytorch.memory_order import PLAIN_TYPES
+
 GRADIENT_LIMIT = 2.0**62
+SMALL = 1 << 14  # elements that are worth a copy, to be looked at together with others
 
 
 def in_arithmetic(grad: Tensor, dtype: torch.dtype, grad_scale: Tensor | None, *, maximize: bool) -> Tensor:
@@ -32,7 +35,11 @@ def limited(grad: Tensor, limit: float = GRADIENT_LIMIT) -> Tensor:
     return torch.where(grad.isfinite(), grad.clamp(-limit, limit), grad)
 
 
-def may_exceed(grads: list[Tensor]) -> bool:
-    """Tell, quickly, whether a gradient on a CPU may be beyond the limit: the sum of all squares shows it."""
-    flat = grads[0].flatten() if len(grads) == 1 else torch.cat([grad.flatten() for grad in grads])
-    return not torch.dot(flat, flat).item() < GRADIENT_LIMIT**2
+def limited_together(grads: list[Tensor]) -> list[Tensor]:
+    """Return several gradients, limited. On a CPU, the sum of squares mostly shows that there is nothing to do."""
+    if all(type(grad) in PLAIN_TYPES and grad.is_cpu for grad in grads) and not torch.compiler.is_compiling():
+        small = [grad.flatten() for grad in grads if grad.numel() < SMALL]
+        parts = [grad.flatten() for grad in grads if grad.numel() >= SMALL] + ([torch.cat(small)] if small else [])
+        if all(torch.dot(part, part).item() < GRADIENT_LIMIT**2 for part in parts):
+            return grads
+    return [limited(grad) for grad in grads]

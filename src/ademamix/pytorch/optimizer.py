@@ -236,19 +236,20 @@ class AdEMAMix(Optimizer):
         self._opt_called = True  # again: torch.compile forgets what `step` notes
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
-        moments = storage.MOMENTS if has_fast else storage.MOMENTS[1:]
-        dtypes = storage.REDUCED_DTYPES[group["state_storage"]] if reduced else None
+        form = storage.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
         has_scales = reduced and group["state_storage"] == "compact"
         fast_start = storage.FAST_START
         for index, param in enumerate(group["params"], start=first_index):
-            grad = storage.gradient_of(param)
+            grad = param.grad
             if grad is None or (mixed and storage.reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not storage.is_ready(state, param, grad, dtypes=dtypes, moments=moments, skips=skips):
-                storage.check(param, grad, differentiable=group["differentiable"])
-                state = self.state[param]
-                storage.prepare(state, param, group)
+            if state is None or not form.fits(state, param, grad):
+                grad = storage.completed(grad)
+                if state is None or not storage.is_ready(state, param, grad, form):
+                    storage.check(param, grad, differentiable=group["differentiable"])
+                    state = self.state[param]
+                    storage.prepare(state, param, group)
             if fast_start in state:
                 late.append(len(params))
                 fast_starts.append(state[fast_start])

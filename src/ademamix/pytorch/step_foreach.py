@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import Coefficients, PerTensor, one_per_tensor
-from ademamix.pytorch.gradient_limit import in_arithmetic, limited, may_exceed
-from ademamix.pytorch.memory_order import PLAIN_TYPES
+from ademamix.pytorch.gradient_limit import in_arithmetic, limited_together
 from ademamix.pytorch.rounding import Rounding
 
 # On a CPU, elements that go through all operations together: few enough that they stay in the cache meanwhile.
@@ -44,7 +43,8 @@ def update(
         *fasts, slows, squares = (list(column) for column in zip(*values, strict=True))
         own_params, own_grads = [params[i] for i in positions], [grads[i] for i in positions]
         dtype = slows[0].dtype
-        own_grads = [in_arithmetic(grad, dtype, grad_scale, maximize=maximize) for grad in own_grads]
+        if own_grads[0].dtype != dtype or grad_scale is not None or maximize:
+            own_grads = [in_arithmetic(grad, dtype, grad_scale, maximize=maximize) for grad in own_grads]
 
         finite = [grad.isfinite() for grad in own_grads] if skipped else []
         in_place = own_params[0].dtype == dtype and not skipped
@@ -78,8 +78,8 @@ def _descend_(
 ) -> None:
     """Take the step. Moments of elements that are not `finite` stay; their `values` are left undefined."""
     fast_rate, slow_rate, square_rate = c.fast_rate, c.slow_rate, c.square_rate
-    if grads[0].dtype == torch.float32 and (_is_unknown(grads[0]) or may_exceed(grads)):
-        grads = [limited(grad) for grad in grads]
+    if grads[0].dtype == torch.float32:
+        grads = limited_together(grads)
     if finite:
         grads = [torch.where(mask, grad, 0.0) for mask, grad in zip(finite, grads, strict=True)]
         kept = [mask.to(grad.dtype) for mask, grad in zip(finite, grads, strict=True)]
@@ -99,11 +99,6 @@ def _descend_(
     # Weight decay joins the change before it is applied: a parameter that is rounded once a step drifts least.
     torch._foreach_add_(changes, torch._foreach_mul(values, c.decay))
     torch._foreach_sub_(values, changes)
-
-
-def _is_unknown(tensor: Tensor) -> bool:
-    """Tell whether the values of a tensor cannot be looked at without a wait, or at all."""
-    return not tensor.is_cpu or type(tensor) not in PLAIN_TYPES or torch.compiler.is_compiling()
 
 
 def _cached(*lists: list[Tensor]) -> Iterator[list[list[Tensor]]]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import PerTensor, one_per_tensor
-from ademamix.pytorch.gradient_limit import in_arithmetic, limited
+from ademamix.pytorch.gradient_limit import in_arithmetic, limited, limited_together
 from ademamix.pytorch.rounding import Rounding
 
 
@@ -36,7 +36,7 @@ def update(
         stored, scales = [column[i] for column in moments], [column[i] for column in all_scales]
         grad = in_arithmetic(grads[i], dtype, grad_scale, maximize=maximize)
         if dtype == torch.float32:
-            grad = limited(grad)
+            (grad,) = limited_together([grad]) if not torch.is_grad_enabled() else [limited(grad)]
 
         kept: Tensor | float = 1.0
         if skipped:

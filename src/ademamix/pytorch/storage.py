@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ademamix.pytorch import block_codes
-from ademamix.pytorch.core import check_memory
+from ademamix.pytorch.core import ELEMENT_TYPES, check_memory, core, reader
 from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
 from ademamix.pytorch.rounding import second_words, to_bf16
 
@@ -140,19 +141,14 @@ def _random_of_bf16(moment: str, words: Tensor) -> Tensor:
     return bits
 
 
-def gradient_of(param: Tensor) -> Tensor | None:
-    """Return the gradient as numbers in memory: what is to be waited for, negated or filled with zeros yet, is that."""
-    grad = param.grad
-    if grad is None:
-        return None
+def completed(grad: Tensor) -> Tensor:
+    """Return a gradient as numbers in memory: what is to be waited for, negated or filled with zeros yet, is that."""
     if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
         waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
         grad = waited_for
     if grad._is_zerotensor():
         grad = grad.clone()
-    if grad.is_neg() or grad.is_complex():
-        grad = grad.resolve_conj().resolve_neg()
-    return grad
+    return grad.resolve_conj().resolve_neg()
 
 
 def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
@@ -197,36 +193,50 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
         )
 
 
-def is_ready(
-    state: Mapping[str, Any],
-    param: Tensor,
-    grad: Tensor,
-    *,
-    dtypes: Mapping[str, torch.dtype] | None,
-    moments: Sequence[str],
-    skips: bool,
-) -> bool:
-    """Tell, quickly, whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm.
+class Form(NamedTuple):
+    """What the state of a parameter is to look like."""
 
-    `moments` are those that are to be there, and `dtypes` theirs if they are reduced.
-    """
+    moments: Sequence[str]
+    dtypes: Mapping[str, torch.dtype] | None  # of reduced moments
+    skips: bool
+    layout: Any  # the same for the core; None without it
+
+    def fits(self, state: Mapping[str, Any], param: Tensor, grad: Tensor) -> bool:
+        """Tell, at once, whether `state` and `grad` can be stepped with as they are. False may be a false alarm."""
+        return self.layout is not None and self.layout.fits(state, param, grad, reader)
+
+
+@cache
+def form_of(state_storage: str | None, *, has_fast: bool, skips: bool) -> Form:
+    """Return the form that the state has in a storage, or in full if that is None."""
+    moments = MOMENTS if has_fast else MOMENTS[1:]
+    dtypes = None if state_storage is None else REDUCED_DTYPES[state_storage]
+    layout = None
+    if core is not None:
+        types = [ELEMENT_TYPES[dtypes[moment]] for moment in moments] if dtypes else []
+        scales = [f"{moment}_scale" for moment in moments] if state_storage == "compact" else []
+        counts = ["skipped"] if skips else []
+        layout = core.StateLayout(list(moments), types, scales, list(CLOCKS), counts, None if has_fast else "exp_avg")
+    return Form(moments, dtypes, skips, layout)
+
+
+def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) -> bool:
+    """Tell whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
     dtype, shape = param.dtype, param.shape
     if grad.dtype != dtype or grad.shape != shape or not param.is_contiguous() or grad.layout != torch.strided:
         return False
-    plain = MOMENT_DTYPES.get(dtype)
-    for moment in moments:
+    for moment in form.moments:
         stored = state.get(moment)
         if not isinstance(stored, Tensor) or stored.shape != shape or stored.layout != torch.strided:
             return False
-        if stored.dtype != (plain if dtypes is None else dtypes[moment]):
+        if stored.dtype != (MOMENT_DTYPES.get(dtype) if form.dtypes is None else form.dtypes[moment]):
             return False
         if stored.dtype in block_codes.BY_DTYPE and not _fits(state.get(f"{moment}_scale"), stored):
             return False
     return (
-        ("exp_avg" in moments or "exp_avg" not in state)
-        and isinstance(state.get("step"), Tensor)
-        and isinstance(state.get("slow_step"), Tensor)
-        and (not skips or isinstance(state.get("skipped"), Tensor))
+        ("exp_avg" in form.moments or "exp_avg" not in state)
+        and all(isinstance(state.get(clock), Tensor) for clock in CLOCKS)
+        and (not form.skips or isinstance(state.get("skipped"), Tensor))
     )
 
 
