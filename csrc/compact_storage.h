@@ -103,8 +103,8 @@ struct CompactStorage {
     SquareDecoder square_;
   };
 
-  // The largest magnitudes, and the smallest square. Those of m1 and m2 may pass over NaN: stored moments are finite, so what makes them NaN is
-  // the gradient, and it does the same to the average of its squares.
+  // The largest magnitudes, and the smallest square. Those of m1 and m2 may pass over NaN: stored moments are finite, so
+  // what makes them NaN is the gradient, and it does the same to the average of its squares.
   struct Watch {
     Floats fast = all(0.0f);
     Floats slow = all(0.0f);
@@ -126,7 +126,11 @@ struct CompactStorage {
    public:
     ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size,
                             const Scales& scales)
-        : moments_(&moments), watch_(watch), block_key_(all(block_key)), grids_(choose_grids(watch, size, scales)) {}
+        : moments_(&moments),
+          key_(block_key),
+          block_key_(all(block_key)),
+          grids_(choose_grids(watch, size, scales)),
+          wide_(any_up_to(watch.smallest_square, ((*scales.square - kWellResolved) << 23) - 1)) {}
 
     ADEMAMIX_INLINE void write(const Codes& codes, int i) {
       const GroupWords random(block_key_, i);
@@ -137,15 +141,15 @@ struct CompactStorage {
           return grids_.fast.template encode_signed<0x100>(x, word & 0x7fe00u);
         });
       }
+      if (wide_) return;
       write_group(codes.square + i, moments_->square + i, random, [this](Floats x, Words word) {
         return not_zero(grids_.square.template encode<0x200>(x, (word << 10) & 0x7fc00u), x);
       });
     }
 
-    // Writes the squares anew if some of them need a wide block.
+    // Writes the squares of a wide block.
     ADEMAMIX_INLINE void finish(const Codes& codes, int size, const Scales& scales) const {
-      const uint32_t smallest_less_1 = ~largest(~watch_.smallest_square);
-      if (smallest_less_1 < (*scales.square - kWellResolved) << 23) write_wide(codes.square, size, scales.square);
+      if (wide_) write_wide(codes.square, moments_->square, key_, size, scales.square);
     }
 
    private:
@@ -158,11 +162,13 @@ struct CompactStorage {
     // A positive square never becomes 0: the division by its root would be one by eps alone.
     static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
 
-    ADEMAMIX_NOINLINE void write_wide(SquareCode* codes, int size, uint8_t* scale) const {
+    // Not a member: an encoder that is known elsewhere could not stay in registers.
+    ADEMAMIX_NOINLINE static void write_wide(SquareCode* codes, const float* squares, uint32_t block_key, int size,
+                                             uint8_t* scale) {
       *scale = static_cast<uint8_t>(wide_scale(*scale));
       const WideSquareGrid grid(wide_exponent(*scale));
       for (int i = 0; i < size; i += kGroupSize) {
-        write_group(codes + i, moments_->square + i, GroupWords(block_key_, i), [&grid](Floats x, Words word) {
+        write_group(codes + i, squares + i, GroupWords(all(block_key), i), [&grid](Floats x, Words word) {
           return not_zero(grid.encode<0x800>(x, (word << 12) & 0x1ff000u), x);
         });
       }
@@ -206,10 +212,11 @@ struct CompactStorage {
     }
 
     const Moments* moments_;
-    const Watch& watch_;
+    uint32_t key_;
     Words block_key_;
     Moments tamed_;
     Grids grids_;
+    bool wide_;
   };
 };
 

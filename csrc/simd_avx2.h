@@ -68,6 +68,11 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
+inline bool any_up_to(Words x, uint32_t limit) {
+  const __m256i v = (__m256i)x;
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_min_epu32(v, (__m256i)all(limit)), v)) != 0;
+}
+
 inline uint32_t largest(Words x) {
   const __m256i v = (__m256i)x;
   __m128i rest = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));

@@ -86,6 +86,10 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
+inline bool any_up_to(Words x, uint32_t limit) {
+  return _mm512_cmple_epu32_mask((__m512i)x, (__m512i)all(limit)) != 0;
+}
+
 inline uint32_t largest(Words x) { return _mm512_reduce_max_epu32((__m512i)x); }
 
 }  // namespace ADEMAMIX_ISA

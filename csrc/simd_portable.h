@@ -86,6 +86,13 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
 // NaN if one of them is. It may be NaN too if there was a value that is infinite or nearly so.
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
+// Whether a lane is at most `limit`.
+inline bool any_up_to(Words x, uint32_t limit) {
+  bool found = false;
+  for (int i = 0; i < kLanes; ++i) found |= x[i] <= limit;
+  return found;
+}
+
 inline uint32_t largest(Words x) {
   uint32_t result = 0;
   for (int i = 0; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
