@@ -50,7 +50,9 @@ Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
 }
 
 // The types of m1 and nu, where m2 has that of `slow`.
-ElementType fast_type(Storage storage, ElementType slow) { return storage == Storage::compact ? ElementType::i8 : slow; }
+ElementType fast_type(Storage storage, ElementType slow) {
+  return storage == Storage::compact ? ElementType::i8 : slow;
+}
 ElementType square_type(Storage storage, ElementType slow) {
   return storage == Storage::compact ? ElementType::u8 : slow;
 }
@@ -83,7 +85,8 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
     return list.size() == 0 ? nullptr : reader.read(item(list, i), role, i, count, type);
   };
   tensor.fast = optional(columns.fasts, "fast average", size, fast_type(tensor.storage, slow.type));
-  tensor.square = reader.read(item(columns.squares, i), "second moment", i, size, square_type(tensor.storage, slow.type));
+  tensor.square =
+      reader.read(item(columns.squares, i), "second moment", i, size, square_type(tensor.storage, slow.type));
   tensor.skipped = static_cast<int64_t*>(optional(columns.skipped, "count of skipped elements", 1, ElementType::i64));
   if (tensor.storage == Storage::plain) return tensor;
 
@@ -152,7 +155,7 @@ void check_memory(const std::vector<nb::list>& columns, const TensorReader& read
 class Clocks {
  public:
   Clocks(const nb::list& clocks, TensorReader reader) {
-      clocks_.reserve(clocks.size());
+    clocks_.reserve(clocks.size());
     for (size_t i = 0; i < clocks.size(); ++i) {
       clocks_.push_back(static_cast<float*>(reader.read(item(clocks, i), "clock", i, 1, ElementType::f32)));
     }

@@ -55,7 +55,8 @@ constexpr uint32_t wide_scale(uint32_t exponent) {
 // Reads the squares of a block of either kind.
 class SquareDecoder {
  public:
-  explicit SquareDecoder(uint32_t scale) : SquareDecoder(scale, scale - kFirstWideScale <= kLastWideScale - kFirstWideScale) {}
+  explicit SquareDecoder(uint32_t scale)
+      : SquareDecoder(scale, kFirstWideScale <= scale && scale <= kLastWideScale) {}
 
   Floats operator()(Words code) const { return float_of((code << shift_) + offset_bits_) - float_of(offset_bits_); }
 

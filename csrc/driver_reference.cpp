@@ -190,7 +190,9 @@ void CodedMoment::put(size_t i, int code) {
 double CodedMoment::value(size_t i, size_t block) const {
   if (format.fraction == 0) return decode(kBF16, code(i));
   const int scale = scales[block];
-  if (!format.is_signed && is_wide(scale)) return decode_offset(kWideSquareCode, code(i), exponent_of_wide(scale) + 127);
+  if (!format.is_signed && is_wide(scale)) {
+    return decode_offset(kWideSquareCode, code(i), exponent_of_wide(scale) + 127);
+  }
   return decode_offset(format, code(i), scale);
 }
 

@@ -1,6 +1,6 @@
-// A fuzzer of the core, for clang's libFuzzer: `make fuzz`. Tensors of all formats and sizes are made of its bytes, each
-// allocated to the byte, so that AddressSanitizer sees what is read or written beside them. Where state and settings
-// are such as training makes them, all instruction sets and numbers of threads must give the same bits as well.
+// A fuzzer of the core, for clang's libFuzzer: `make fuzz`. Tensors of all formats and sizes are made of its bytes,
+// each allocated to the byte, so that AddressSanitizer sees what is read or written beside them. Where state and
+// settings are such as training makes them, all instruction sets must give the same bits as well.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <array>
@@ -40,7 +40,9 @@ void fill(Bytes& bytes, FuzzedDataProvider& data) {
 double rate(FuzzedDataProvider& data) { return data.ConsumeFloatingPointInRange(0.0, 1.0); }
 
 ademamix::Coefficients coefficients(FuzzedDataProvider& data, bool ordinary) {
-  const auto any = [&] { return ordinary ? data.ConsumeFloatingPointInRange(0.0, 1e3) : data.ConsumeFloatingPoint<double>(); };
+  const auto any = [&] {
+    return ordinary ? data.ConsumeFloatingPointInRange(0.0, 1e3) : data.ConsumeFloatingPoint<double>();
+  };
   ademamix::Coefficients c{rate(data), rate(data), rate(data), any(), any(), any(), any(), 0};
   c.step = static_cast<double>(data.ConsumeIntegralInRange<int64_t>(0, int64_t{1} << 53));
   return c;

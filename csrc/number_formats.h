@@ -30,8 +30,8 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-// Squares of gradients up to this are finite in fp32, and have a code. What is larger, but finite, is taken for this: its
-// square would make the second moment infinite, and the parameter NaN a step later.
+// Squares of gradients up to this are finite in fp32, and have a code. What is larger, but finite, is taken for this:
+// its square would make the second moment infinite, and the parameter NaN a step later.
 constexpr double kGradientLimit = 0x1p62;
 
 template <class T>

@@ -29,7 +29,8 @@ class StateLayout {
         counts_(std::move(counts)),
         absent_(std::move(absent)) {}
 
-  // True if all tensors are plain, in the memory of the CPU and of the right sizes and types. False may be a false alarm.
+  // True if all tensors are plain, in the memory of the CPU and of the right sizes and types. False may be a false
+  // alarm.
   bool fits(nanobind::handle state, nanobind::handle parameter, nanobind::handle gradient,
             const TensorReader& reader) const {
     DLTensor shape, other;
@@ -45,7 +46,8 @@ class StateLayout {
     for (size_t i = 0; i < scales_.size(); ++i) {
       if (!is_of(reader, entry(state, scales_, i), ElementType::u8, blocks_of(shape, memory.size))) return false;
     }
-    return all_of_one(reader, state, clocks_, ElementType::f32) && all_of_one(reader, state, counts_, ElementType::i64) &&
+    return all_of_one(reader, state, clocks_, ElementType::f32) &&
+           all_of_one(reader, state, counts_, ElementType::i64) &&
            (absent_.is_none() || PyDict_GetItem(state.ptr(), absent_.ptr()) == nullptr);
   }
 
