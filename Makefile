@@ -19,7 +19,7 @@ test: $(INSTALLED)
 # The kernels for CUDA, in Triton's interpreter: no GPU, and no C++ core. Triton has an environment of its own, for it
 # takes 0.7 GB that nothing else here needs.
 test-triton: $(TRITON_INSTALLED)
-	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton tests/test_triton.py $(ARGS)
+	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton tests/pytorch/test_triton.py $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

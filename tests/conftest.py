@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
-collect_ignore = ["optax_suites.py", "fuzz_inputs.py"]
+collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers have the cores; threads that wait for work would spin on them

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, UpdateNorms
-from ademamix.lab.record import Result, RunFolder
+from ademamix.lab.runs.record import Result, RunFolder
 from ademamix.lab.train import Options, train
 
 DOCS = str(Path(__file__).parents[1] / "docs")

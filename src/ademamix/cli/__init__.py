@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import ademamix
 from ademamix.cli import bench, compare, reproduce, runs, train
 from ademamix.cli.arguments import Complaint
-from ademamix.lab.interrupt import EXIT_CODE
+from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {

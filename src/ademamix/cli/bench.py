@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ademamix.cli.arguments import Commands, Complaint, few, file_to_write
-from ademamix.lab import bench
+from ademamix.lab.bench import pytorch_steps
 
 DESCRIPTION = """\
 Time an optimizer step, and count the bytes of its state.
@@ -27,7 +27,7 @@ something of ours or torch's could not be measured.
 
 examples:
   ademamix bench --only small --no-peers
-  ademamix bench --threads 1 --json bench.json
+  ademamix bench --threads 1 --json pytorch_steps.json
   ademamix bench --lab
 """
 
@@ -44,7 +44,10 @@ def add(commands: Commands) -> None:
         "--quick", action="store_true", help="tiny tensors, one process: only to see that it works (default: off)"
     )
     parser.add_argument(
-        "--only", choices=bench.NAMES, metavar="SCENARIO", help=f"one of {', '.join(bench.NAMES)} (default: all)"
+        "--only",
+        choices=pytorch_steps.NAMES,
+        metavar="SCENARIO",
+        help=f"one of {', '.join(pytorch_steps.NAMES)} (default: all)",
     )
     parser.add_argument(
         "--lab",
@@ -72,11 +75,11 @@ def _run(options: argparse.Namespace) -> int:
                 raise Complaint(
                     f"--lab measures the training loop alone: --{name.replace('_', '-')} does not go with it"
                 )
-        from ademamix.lab import bench_lab
+        from ademamix.lab.bench import training_loop
 
-        print("\n".join(bench_lab.table(bench_lab.run(quick=options.quick))))
+        print("\n".join(training_loop.table(training_loop.run(quick=options.quick))))
         return 0
-    return bench.run(
+    return pytorch_steps.run(
         quick=options.quick,
         processes=options.processes,
         threads=options.threads,

@@ -21,10 +21,10 @@ from ademamix.cli.run_options import (
 )
 
 if TYPE_CHECKING:
-    from ademamix.lab.compare import Comparison
+    from ademamix.lab.comparison.arms import Comparison
     from ademamix.lab.config import Optimizer, Run
-    from ademamix.lab.display import Lab
-    from ademamix.lab.sweep import Sweep
+    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.tuning import Sweep
 
 INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
@@ -91,90 +91,91 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ademamix.lab import compare, compare_figure, compare_report, tables
-    from ademamix.lab.record import RunFolder
+    from ademamix.lab.comparison import arms, figure, report
+    from ademamix.lab.report import tables
+    from ademamix.lab.runs.record import RunFolder
 
     width = tables.width_of_output()
     with complaints_of_the_lab():
-        base, arms = _what(options)
+        base, optimizers = _what(options)
         lab = laboratory(options)
         writable_folder(options.out / "compare")
         sweeps: dict[str, Sweep] = {}
         if options.tune:
-            bases = _bases(base, arms)
+            bases = _bases(base, optimizers)
             sweeps = _searched(bases, lab, options.tune)
-            arms = _chosen(bases, sweeps)
-        runs = compare.plan(base, arms, options.seeds)
-        folder = writable_folder(options.out / "compare" / compare.folder_name(runs))
+            optimizers = _chosen(bases, sweeps)
+        runs = arms.plan(base, optimizers, options.seeds)
+        folder = writable_folder(options.out / "compare" / arms.folder_name(runs))
         if sweeps:
             _write_sweep(folder / "sweep.json", bases, sweeps)
             print(_found(sweeps, width) + "\n")
-        labelled = compare.labelled(runs)
+        labelled = arms.labelled(runs)
         if all(RunFolder(lab.options.runs, run).result() for run in labelled.values()):
             kept = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds train anew."
             print(tables.wrapped(kept, width) + "\n")
         lab.carry_out(labelled, _title(base, labelled))
-        comparison = compare.Comparison(base, compare.read_arms(runs, lab.options.runs))
-        files = compare_figure.kept_or_drawn(comparison, folder)
+        comparison = arms.Comparison(base, arms.read_arms(runs, lab.options.runs))
+        files = figure.kept_or_drawn(comparison, folder)
         files.append(_write_report(folder / "report.txt", comparison, sweeps))
-    print(compare_report.report(comparison, tuned=bool(sweeps), width=width))
+    print(report.report(comparison, tuned=bool(sweeps), width=width))
     print("\n" + "\n".join(f"{'report' if file.suffix == '.txt' else 'picture'}: {file}" for file in files))
     return 0
 
 
 def _what(options: argparse.Namespace) -> tuple[Run, list[Optimizer]]:
-    from ademamix.lab.compare import DEFAULT, OPTIMIZERS
+    from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
 
     base = changed(DEFAULT, options)
     specs = options.optimizers or [(name, {}) for name in OPTIMIZERS]
     return base, [optimizer(spec, options) for spec in specs]
 
 
-def _bases(base: Run, arms: list[Optimizer]) -> dict[str, Run]:
+def _bases(base: Run, optimizers: list[Optimizer]) -> dict[str, Run]:
     """Return the run that each search starts from."""
-    from ademamix.lab import compare
+    from ademamix.lab.comparison import arms
 
-    without_rate = [arm.model_copy(update={"lr": 1.0}) for arm in arms]
+    without_rate = [arm.model_copy(update={"lr": 1.0}) for arm in optimizers]
     for arm in without_rate:
         if without_rate.count(arm) > 1:
             raise Complaint(f"{arm.name} is named twice, with other learning rates: --tune finds the best one itself")
-    return {name: of_seed[0] for name, of_seed in compare.plan(base, arms, [0]).items()}
+    return {name: of_seed[0] for name, of_seed in arms.plan(base, optimizers, [0]).items()}
 
 
 def _searched(bases: dict[str, Run], lab: Lab, count: int) -> dict[str, Sweep]:
-    from ademamix.lab import sweep
+    from ademamix.lab import tuning
 
     title = f"Learning rates and beta2, on seed 0, for each of {', '.join(bases)}."
-    return sweep.tune(bases, count, lambda runs: lab.carry_out(runs, title), rounds=sweep.ROUNDS)
+    return tuning.tune(bases, count, lambda runs: lab.carry_out(runs, title), rounds=tuning.ROUNDS)
 
 
 def _chosen(bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> list[Optimizer]:
-    from ademamix.lab import sweep
+    from ademamix.lab import tuning
 
-    return [sweep.with_choice(bases[name], found.best).optimizer for name, found in sweeps.items()]
+    return [tuning.with_choice(bases[name], found.best).optimizer for name, found in sweeps.items()]
 
 
 def _write_sweep(path: Path, bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> None:
-    from ademamix.lab import sweep
-    from ademamix.lab.atomic import write_atomically
+    from ademamix.lab import tuning
+    from ademamix.lab.runs.atomic import write_atomically
 
-    write_atomically(path, json.dumps(sweep.records(bases, sweeps), indent=1) + "\n")
+    write_atomically(path, json.dumps(tuning.records(bases, sweeps), indent=1) + "\n")
 
 
 def _write_report(path: Path, comparison: Comparison, sweeps: Mapping[str, Sweep]) -> Path:
-    from ademamix.lab import compare_report
-    from ademamix.lab.atomic import write_atomically
+    from ademamix.lab.comparison import report
+    from ademamix.lab.runs.atomic import write_atomically
 
     parts = [_found(sweeps, REPORT_WIDTH)] if sweeps else []
-    parts.append(compare_report.report(comparison, tuned=bool(sweeps), width=REPORT_WIDTH))
+    parts.append(report.report(comparison, tuned=bool(sweeps), width=REPORT_WIDTH))
     write_atomically(path, "\n\n".join(parts) + "\n")
     return path
 
 
 def _found(sweeps: Mapping[str, Sweep], width: int) -> str:
-    from ademamix.lab import sweep
+    from ademamix.lab import tuning
 
-    return f"Validation loss by learning rate and beta2, seed 0:\n{sweep.table(sweeps, width)}"
+    return f"Validation loss by learning rate and beta2, seed 0:\n{tuning.table(sweeps, width)}"
 
 
 def _title(base: Run, runs: dict[str, Run]) -> str:

@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ademamix.lab.atomic import write_atomically
+    from ademamix.lab.runs.atomic import write_atomically
 
     with complaints_of_the_lab():
         folder = writable_folder(options.out / options.recipe / options.scale)

@@ -15,8 +15,8 @@ from ademamix.cli.arguments import Complaint, few, name_and_settings, positive, 
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
-    from ademamix.lab.display import Lab
-    from ademamix.lab.execution import Options
+    from ademamix.lab.runs.execution import Options
+    from ademamix.lab.runs.laboratory import Lab
 
 DESCRIPTION = """\
 models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):
@@ -110,7 +110,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 def execution(options: argparse.Namespace) -> Options:
     """Return how to carry runs out."""
-    from ademamix.lab.execution import Options
+    from ademamix.lab.runs.execution import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
@@ -127,7 +127,7 @@ def execution(options: argparse.Namespace) -> Options:
 
 def laboratory(options: argparse.Namespace) -> Lab:
     """Return where and how several runs are carried out."""
-    from ademamix.lab.display import Lab
+    from ademamix.lab.runs.laboratory import Lab
 
     return Lab(execution(options), options.processes, options.threads)
 
@@ -147,7 +147,7 @@ def _check_device(device: str) -> None:
 
 def changed(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with what the user chose."""
-    from ademamix.lab.compare import warmup
+    from ademamix.lab.comparison.defaults import warmup
     from ademamix.lab.config import Run, validation_interval
     from ademamix.lab.presets import PRESETS
 
@@ -177,7 +177,7 @@ def changed(base: Run, options: argparse.Namespace) -> Run:
 
 def optimizer(spec: tuple[str, dict[str, Any]], options: argparse.Namespace) -> Optimizer:
     """Return the optimizer that the user named: its settings, then --lr, then where the lab starts with it."""
-    from ademamix.lab.compare import STARTING_POINTS
+    from ademamix.lab.comparison.defaults import STARTING_POINTS
     from ademamix.lab.config import Optimizer
 
     name, settings = spec
@@ -195,8 +195,8 @@ def complaints_of_the_lab() -> Iterator[None]:
 
     from ademamix.lab.config import ConfigError
     from ademamix.lab.data import DataError
-    from ademamix.lab.interrupt import EXIT_CODE, Interrupted
-    from ademamix.lab.record import RunError
+    from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted
+    from ademamix.lab.runs.record import RunError
 
     try:
         yield

@@ -13,7 +13,7 @@ from ademamix.cli.arguments import Commands, Complaint
 from ademamix.cli.run_options import complaints_of_the_lab
 
 if TYPE_CHECKING:
-    from ademamix.lab.kept import KeptRun
+    from ademamix.lab.runs.kept import KeptRun
 
 DESCRIPTION = """\
 List the runs that are kept in DIR/runs: of what they are, how they ended or how far they are, their size, and how long
@@ -51,7 +51,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ademamix.lab import kept, tables
+    from ademamix.lab.report import tables
+    from ademamix.lab.runs import kept
 
     with complaints_of_the_lab():
         root = options.out / "runs"
@@ -81,7 +82,8 @@ def _named(runs: Sequence[KeptRun], names: Sequence[str], root: Path) -> list[Ke
 
 
 def _remove(runs: Sequence[KeptRun], *, asks: bool) -> int:
-    from ademamix.lab import kept, tables
+    from ademamix.lab.report import tables
+    from ademamix.lab.runs import kept
 
     if used := [run.key for run in runs if run.in_use]:
         raise Complaint(f"in use, so nothing is removed: {', '.join(used)}. Stop the process that trains first")

@@ -21,7 +21,7 @@ from ademamix.cli.run_options import (
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.execution import Progress
+    from ademamix.lab.runs.execution import Progress
 
 INTRODUCTION = """\
 Train one model.
@@ -69,16 +69,18 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    from ademamix.lab import notices, optimizers, train
-    from ademamix.lab.display import Display
-    from ademamix.lab.record import RunFolder
-    from ademamix.lab.runner import Status
+    from ademamix.lab import train
+    from ademamix.lab.optimizers import registry
+    from ademamix.lab.runs import notices
+    from ademamix.lab.runs.display import Display
+    from ademamix.lab.runs.record import RunFolder
+    from ademamix.lab.runs.runner import Status
 
     torch.set_num_threads(options.threads)
     with complaints_of_the_lab():
         config = _config(options)
         how = execution(options)
-        optimizers.check(config)
+        registry.check(config)
         status, name = Status(config), config.optimizer.name
         before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
@@ -110,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> Run:
-    from ademamix.lab.compare import DEFAULT
+    from ademamix.lab.comparison.defaults import DEFAULT
     from ademamix.lab.config import Run, read
 
     if options.config is None:

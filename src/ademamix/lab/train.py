@@ -18,15 +18,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from ademamix.lab import data, environment, models, optimizers, probes, sinks
-from ademamix.lab.bench_steps import state_bytes
+from ademamix.lab import data, models, probes
 from ademamix.lab.config import Mamba, Run
 from ademamix.lab.data import Batch, Dataset, OnRead
-from ademamix.lab.execution import LOGITS_BYTES, Options, Progress
-from ademamix.lab.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.learning_rate import learning_rate
-from ademamix.lab.pace import Pace, Saves
-from ademamix.lab.record import Result, RunError, RunFolder
+from ademamix.lab.optimizers import registry
+from ademamix.lab.optimizers.memory import state_bytes
+from ademamix.lab.runs import environment, sinks
+from ademamix.lab.runs.execution import LOGITS_BYTES, Options, Progress
+from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.runs.pace import Pace, Saves
+from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 __all__ = ["Options", "Progress", "Training", "train"]
 
@@ -47,9 +49,7 @@ class Training:
         self.model = models.build_model(config.model, dataset.outputs)
         nn.Module.to(self.model, self._device, models.DTYPES[config.parameters])
         self._parameters = list(self.model.parameters())
-        self.optimizer = optimizers.build(
-            config.optimizer, models.parameter_groups(self.model), total_steps=config.steps
-        )
+        self.optimizer = registry.build(config.optimizer, models.parameter_groups(self.model), total_steps=config.steps)
         self._peak = config.optimizer.lr
         self._loss_sum = torch.zeros((), device=self._device)
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes)
@@ -153,7 +153,7 @@ class Training:
         switch = self.config.switch
         assert switch is not None
         left = self.config.steps - switch.step
-        self.optimizer = optimizers.switch(self.optimizer, switch.optimizer, total_steps=left)
+        self.optimizer = registry.switch(self.optimizer, switch.optimizer, total_steps=left)
         self._peak = switch.optimizer.lr
 
     def _placed(self, batch: Batch) -> Batch:
@@ -279,7 +279,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int) -> int:
     of a run by rounding alone. A model with dropout, which would drop others, is not divided further than its config
     says.
 
-    >>> from ademamix.lab.compare import DEFAULT
+    >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> from ademamix.lab.presets import PRESETS
     >>> large = DEFAULT.model_copy(update={"model": PRESETS["gpt-1.3b"], "batch": 128})
     >>> parts_of_a_batch(large, 32_000, LOGITS_BYTES), parts_of_a_batch(DEFAULT, 256, LOGITS_BYTES)

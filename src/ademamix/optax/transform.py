@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
+import optax
 from ademamix import hyperparameters
 from ademamix.optax import storage
 from ademamix.optax.schedules import is_array, real_dtype

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ademamix.lab.atomic import write_atomically
 from ademamix.lab.data import DataError
+from ademamix.lab.runs.atomic import write_atomically
 
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
 """Files of a folder that must be text; of the others those are taken that are valid UTF-8."""

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import beta3_at, half_life
-from ademamix.lab import figures
 from ademamix.lab.recipes import NO_TRAINING, Scale, report
+from ademamix.lab.report import figures
 
 STEPS = 1000
 START = 0.9

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import half_life
-from ademamix.lab import figures
 from ademamix.lab.recipes import NO_TRAINING, Scale, report
+from ademamix.lab.report import figures
 
 STEPS = 10_000
 BETAS = (0.9, 0.99, 0.999, 0.9999)

@@ -23,13 +23,16 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ademamix.lab import compare, figures, sweep, tables
-from ademamix.lab.compare import WEIGHT_DECAY, Arm
-from ademamix.lab.compare_report import doubt, seeds_in_words
-from ademamix.lab.config import GPT, ConstantThenLinear, Cosine, Optimizer, Run, Text
-from ademamix.lab.display import Lab
+from ademamix.lab import tuning
+from ademamix.lab.comparison import arms, defaults
+from ademamix.lab.comparison.arms import Arm
+from ademamix.lab.comparison.defaults import WEIGHT_DECAY
+from ademamix.lab.comparison.report import doubt, seeds_in_words
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.recipes import Scale, report
+from ademamix.lab.report import figures, tables
+from ademamix.lab.runs.laboratory import Lab
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Setting:
     rates: int
     """With how many learning rates the search for each arm begins, around its own, on seed 0; 0: there is none."""
     seeds: tuple[int, ...]
-    rounds: int = sweep.ROUNDS
+    rounds: int = tuning.ROUNDS
     """Of the search."""
 
 
@@ -78,29 +81,34 @@ def _paper(model: str, title: str, batch: int, clip: float, steps: int, longer: 
 
 
 def _laptop() -> list[Setting]:
-    """The model and data of `ademamix compare`, with two learning-rate schedules."""
-    cosine = Setting(
-        title="0.17M parameters, cosine",
-        base=compare.DEFAULT,
-        adamw=compare.OPTIMIZERS["adamw"],
-        ademamix=compare.OPTIMIZERS["ademamix"],
-        longer=(20_000,),
+    """The model and data of `ademamix compare`, and a model that is far from saturated after as many tokens."""
+    saturated = Setting(
+        title="0.03M parameters, 290 tokens for each",
+        base=defaults.DEFAULT,
+        adamw=defaults.OPTIMIZERS["adamw"],
+        ademamix=defaults.OPTIMIZERS["ademamix"],
+        longer=(2 * defaults.STEPS,),
         rates=3,
         seeds=(1, 2, 3),
     )
-    constant = replace(
-        cosine,
-        title="0.17M parameters, constant learning rate",
-        base=cosine.base.model_copy(update={"schedule": ConstantThenLinear(kind="constant", warmup=200)}),
-        adamw=cosine.adamw.model_copy(update={"lr": 1e-3}),
-        ademamix=cosine.ademamix.model_copy(update={"lr": 5e-4}),
+    larger = {
+        "model": PRESETS["gpt-tiny"],
+        "schedule": Cosine(kind="cosine", warmup=100),
+        "steps": 10_000,
+        "validate_every": 200,
+    }
+    unsaturated = replace(
+        saturated,
+        title="0.17M parameters, 60 tokens for each",
+        base=saturated.base.model_copy(update=larger),
+        longer=(20_000,),
     )
-    return [constant, cosine]
+    return [saturated, unsaturated]
 
 
 def _smoke() -> list[Setting]:
     """The cosine of the laptop, for twenty steps of a model that is smaller still."""
-    *_, cosine = _laptop()
+    cosine, *_ = _laptop()
     update = {
         "model": GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
         "schedule": Cosine(kind="cosine", warmup=2),
@@ -164,12 +172,8 @@ def _runs(setting: Setting) -> dict[str, Run]:
     base = setting.base
     lengths = [(setting.adamw, steps) for steps in (base.steps, *setting.longer)]
     return {
-        f"{compare.spelled(optimizer.name)}, {steps:,} steps": base.model_copy(
-            update={
-                "optimizer": optimizer,
-                "steps": steps,
-                "validate_every": base.validate_every * steps // base.steps,
-            }
+        f"{arms.spelled(optimizer.name)}, {steps:,} steps": base.model_copy(
+            update={"optimizer": optimizer, "steps": steps}
         )
         for optimizer, steps in [*lengths, (setting.ademamix, base.steps)]
     }
@@ -178,10 +182,10 @@ def _runs(setting: Setting) -> dict[str, Run]:
 def _tuned(setting: Setting, runs: dict[str, Run], lab: Lab) -> tuple[dict[str, Run], str]:
     """Return the runs with the best learning rates and beta2, and the table of the search."""
     title = f"{setting.title}: learning rates and beta2."
-    sweeps = sweep.tune(runs, setting.rates, lambda tried: lab.carry_out(tried, title), rounds=setting.rounds)
-    found = sweep.table(sweeps, tables.width_of_output())
+    sweeps = tuning.tune(runs, setting.rates, lambda tried: lab.carry_out(tried, title), rounds=setting.rounds)
+    found = tuning.table(sweeps, tables.width_of_output())
     return (
-        {name: sweep.with_choice(runs[name], swept.best) for name, swept in sweeps.items()},
+        {name: tuning.with_choice(runs[name], swept.best) for name, swept in sweeps.items()},
         f"{setting.title}: validation loss by learning rate and beta2, seed 0\n{found}",
     )
 
@@ -190,8 +194,8 @@ def _trained(setting: Setting, runs: dict[str, Run], lab: Lab) -> Panel:
     planned = {
         name: {seed: run.model_copy(update={"seed": seed}) for seed in setting.seeds} for name, run in runs.items()
     }
-    lab.carry_out(compare.labelled(planned), f"{setting.title}: training.")
-    *adamw, ademamix = compare.read_arms(planned, lab.options.runs)
+    lab.carry_out(arms.labelled(planned), f"{setting.title}: training.")
+    *adamw, ademamix = arms.read_arms(planned, lab.options.runs)
     return Panel(setting, adamw, ademamix)
 
 
@@ -204,13 +208,13 @@ def draw(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    arms = [*panel.adamw, panel.ademamix]
-    for arm, look in zip(arms, figures.looks([arm.optimizer.name for arm in arms]), strict=True):
+    shown = [*panel.adamw, panel.ademamix]
+    for arm, look in zip(shown, figures.looks([arm.optimizer.name for arm in shown]), strict=True):
         figures.draw_line(axes, list(arm.curve), list(arm.curve.values()), look, f"{arm.name}: {arm.loss:.3f}")
     longest = panel.adamw[-1].loss
     if math.isfinite(longest):
         axes.axhline(longest, color="0.6", linewidth=0.8)
-    figures.show_ends(axes, [arm.curve for arm in arms if math.isfinite(arm.loss)] or [arm.curve for arm in arms])
+    figures.show_ends(axes, [arm.curve for arm in shown if math.isfinite(arm.loss)] or [arm.curve for arm in shown])
     axes.set_xlabel("step")
     axes.set_ylabel("validation loss")
     figures.finish(axes, panel.setting.title, "upper right")
@@ -233,7 +237,7 @@ def _table(panel: Panel) -> str:
 
 
 def _conclusion(panel: Panel) -> str:
-    found = compare.difference(panel.ademamix, panel.adamw[-1])
+    found = arms.difference(panel.ademamix, panel.adamw[-1])
     if found is None:
         return "A run diverged: there is nothing to compare."
     times = max(panel.setting.longer) / panel.setting.base.steps

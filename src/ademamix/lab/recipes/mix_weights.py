@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import alpha_at
-from ademamix.lab import figures
 from ademamix.lab.config import Cosine
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.recipes import NO_TRAINING, Scale, report
+from ademamix.lab.report import figures
 
 STEPS = 1000
 ALPHA, CONVEX_ALPHA = 8.0, 0.9

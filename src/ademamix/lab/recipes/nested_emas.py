@@ -16,9 +16,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ademamix.lab import figures
 from ademamix.lab.recipes import NO_TRAINING, Scale, report
 from ademamix.lab.recipes.ema_weights import ema_weights
+from ademamix.lab.report import figures
 
 BETA, SLOW_BETA, ALPHA = 0.9, 0.9999, 5.0
 RECENT, OLD = 60, 1000

@@ -28,9 +28,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import AdEMAMix
-from ademamix.lab import figures
-from ademamix.lab.figures import Look
 from ademamix.lab.recipes import Scale, report
+from ademamix.lab.report import figures
+from ademamix.lab.report.figures import Look
 
 Method = Literal["Adam", "AdEMAMix"]
 Number = TypeVar("Number", float, NDArray[np.float64])

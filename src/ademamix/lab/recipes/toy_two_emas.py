@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import AdEMAMix
-from ademamix.lab import figures
 from ademamix.lab.recipes import Scale, report
+from ademamix.lab.report import figures
 
 Method = Literal["Adam", "AdEMAMix"]
 Number = TypeVar("Number", float, NDArray[np.float64])

@@ -1,0 +1,164 @@
+"""`ademamix bench --only optax`: the time of a jitted step in JAX, as ratios to optax.adamw and optax.contrib.ademamix.
+
+As in :mod:`ademamix.lab.bench.pytorch_steps`, the optimizers step in turns in one process, on parameters of their own
+that are donated, each counts with its fastest step, and the median over fresh processes is reported. JAX is imported
+only inside of these processes. Everything is measured twice, in processes that take turns: as XLA compiles by default,
+where on a CPU each array is written in a loop of its own, and with the flag by which one loop writes all moments of an
+array."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+ADAMW, CONTRIB, OURS = "optax.adamw", "optax.contrib.ademamix", "ademamix"
+TARGETS = {OURS: {CONTRIB: 1.03, ADAMW: 1.35}}  # the time ratio should be at most this
+DEFAULTS, FUSED = "XLA's defaults", "multi-output fusion"
+FUSION_FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
+FLAGS = {DEFAULTS: "", FUSED: FUSION_FLAG}  # what each compilation adds to XLA_FLAGS
+STEPS = 100_000  # the horizon of the schedules
+WIDTH = 768
+Shape = tuple[int, ...]
+# Four layers of GPT-2 with a small vocabulary.
+SHAPES: tuple[Shape, ...] = (
+    (8192, WIDTH),
+    *4 * ((WIDTH, 3 * WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH), (WIDTH,), (WIDTH,)),
+)
+QUICK_SHAPES: tuple[Shape, ...] = ((64, 128), (128,))
+SECONDS, QUICK_SECONDS = 40.0, 0.5  # in each process
+
+
+def optimizers() -> dict[str, Any]:
+    """Return what is compared, all with the same settings."""
+    import optax
+    from ademamix.optax import ademamix, alpha_schedule, beta3_schedule
+    from ademamix.schedules import beta3_for_horizon
+
+    beta3 = beta3_for_horizon(STEPS, 0.9)
+    shared = {"learning_rate": 1e-6, "weight_decay": 1e-2}
+    ours: dict[str, Any] = {**shared, "total_steps": STEPS}
+    schedules = {"b3": beta3_schedule(beta3, 0.9, STEPS), "alpha": alpha_schedule(5.0, STEPS)}
+    return {
+        ADAMW: optax.adamw(**shared),
+        CONTRIB: optax.contrib.ademamix(**shared, **schedules),
+        OURS: ademamix(**ours),
+        "ademamix, b1=0": ademamix(**ours, b1=0.0),
+        "ademamix, slow bfloat16": ademamix(**ours, slow_dtype="bfloat16"),
+        "ademamix, slow int16": ademamix(**ours, slow_dtype="int16"),
+    }
+
+
+def measure(shapes: tuple[Shape, ...], seconds: float) -> dict[str, float]:
+    """Step all optimizers in turns in this process, and return the fastest step of each."""
+    import jax
+    import jax.numpy as jnp
+
+    import optax
+
+    def leaves(seed: int, scale: float) -> list[Any]:
+        keys = jax.random.split(jax.random.key(seed), len(shapes))
+        return [scale * jax.random.normal(key, shape, jnp.float32) for key, shape in zip(keys, shapes, strict=True)]
+
+    gradients = leaves(0, 1e-3)
+    compiled, carries = {}, {}
+    for name, optimizer in optimizers().items():
+
+        def step(params: Any, state: Any, gradients: Any, optimizer: Any = optimizer) -> Any:
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state
+
+        params = leaves(1, 0.02)
+        carries[name] = (params, optimizer.init(params))
+        compiled[name] = jax.jit(step, donate_argnums=(0, 1)).lower(*carries[name], gradients).compile()
+    order, shuffle, fastest = list(compiled), random.Random(0).shuffle, dict.fromkeys(compiled, float("inf"))
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        shuffle(order)
+        for name in order:
+            start = time.perf_counter()
+            carries[name] = compiled[name](*carries[name], gradients)
+            for array in jax.tree.leaves(carries[name]):
+                array.block_until_ready()
+            fastest[name] = min(fastest[name], time.perf_counter() - start)
+    return fastest
+
+
+def environment(flag: str) -> dict[str, str]:
+    """Return the environment of a process that measures with `flag`, and without multi-output fusion otherwise."""
+    flags = os.environ.get("XLA_FLAGS", "").replace(FUSION_FLAG, "")
+    return {**os.environ, "XLA_FLAGS": f"{flags} {flag}".strip()}
+
+
+def run(*, quick: bool, processes: int) -> dict[str, Any]:
+    """Measure in fresh processes, and return each optimizer's ratios by compilation; a reason if that is not possible.
+
+    The processes of the compilations take turns, so that what else the machine does falls on all of them.
+    """
+    if importlib.util.find_spec("optax") is None:
+        return {"error": "JAX and Optax are not installed: pip install 'ademamix[jax]'"}
+    code = f"from {__name__} import measuring_process; measuring_process({quick})"
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in FLAGS}
+    for name, flag in processes * list(FLAGS.items()):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(flag))
+        if done.returncode != 0:
+            return {"error": f"with {name}: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}"}
+        runs[name].append(json.loads(done.stdout.splitlines()[-1]))
+    shapes = QUICK_SHAPES if quick else SHAPES
+    return {
+        "error": None,
+        "arrays": len(shapes),
+        "parameters": sum(math.prod(shape) for shape in shapes),
+        "targets": TARGETS,
+        "compilations": {name: {"flag": FLAGS[name], **summary(runs[name])} for name in FLAGS},
+    }
+
+
+def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """Put together what the processes of one compilation found."""
+    return {
+        "seconds": min(run[ADAMW] for run in runs),
+        "ratios": {
+            name: {base: statistics.median(run[name] / run[base] for run in runs) for base in (ADAMW, CONTRIB)}
+            for name in runs[0]
+        },
+    }
+
+
+def measuring_process(quick: bool) -> None:
+    """Print what was measured in this process."""
+    print(json.dumps(measure(QUICK_SHAPES, QUICK_SECONDS) if quick else measure(SHAPES, SECONDS)))
+
+
+def table(report: dict[str, Any]) -> list[str]:
+    """Lay out a report: for each compilation, a line for each optimizer."""
+    if report["error"]:
+        return [f"optax: not measured: {report['error']}", ""]
+    form = "  {:<27} {:>22} {:>30}"
+    lines = [f"optax: a jitted step ({report['arrays']} arrays, {report['parameters']:,} parameters)"]
+    for compilation, measured in report["compilations"].items():
+        setting = f"XLA_FLAGS={measured['flag']}" if measured["flag"] else compilation
+        lines += [
+            f" {setting}: {ADAMW} takes {1e3 * measured['seconds']:.4g} ms",
+            form.format("optimizer", f"to {ADAMW}", f"to {CONTRIB}"),
+        ]
+        for name, ratios in measured["ratios"].items():
+            lines.append(form.format(name, *(cell(ratios[base], name, base) for base in (ADAMW, CONTRIB))))
+    return [*lines, ""]
+
+
+def cell(ratio: float, name: str, base: str) -> str:
+    """Write a ratio, with its target if it has one.
+
+    >>> cell(1.2, "ademamix", "optax.adamw"), cell(1.2, "ademamix, b1=0", "optax.adamw")
+    ('1.20 (1.35 met)', '1.20')
+    """
+    target = TARGETS.get(name, {}).get(base)
+    return f"{ratio:.2f}" if target is None else f"{ratio:.2f} ({target:.2f} {'met' if ratio <= target else 'not met'})"

@@ -1,0 +1,1 @@
+"""Several optimizers on one model: `ademamix compare`."""

@@ -1,0 +1,90 @@
+"""What came of a comparison, as a picture, and as the numbers in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ademamix
+from ademamix.lab.comparison.arms import Arm, Comparison
+from ademamix.lab.runs.atomic import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "compare"
+
+
+def kept_or_drawn(comparison: Comparison, folder: Path) -> list[Path]:
+    """Return the picture's files in `folder`; they are drawn only if they are not there or show other numbers.
+
+    The numbers are beside them in compare.json, written last: where they are the same, the picture is that of now.
+    """
+    files = [folder / f"{NAME}.{kind}" for kind in ("png", "svg")]
+    numbers = folder / f"{NAME}.json"
+    content = json.dumps(_numbers(comparison), indent=1) + "\n"
+    if not all(map(Path.exists, [*files, numbers])) or numbers.read_text(errors="replace") != content:
+        from ademamix.lab.report import figures
+
+        files = figures.save(draw(comparison), folder, NAME)
+        write_atomically(numbers, content)
+    return files
+
+
+def _numbers(comparison: Comparison) -> dict[str, object]:
+    return {
+        "ademamix": ademamix.__version__,
+        "optimizers": {
+            arm.name: {
+                "losses": [loss if math.isfinite(loss) else None for loss in arm.losses],
+                "validation_loss_by_step": {
+                    step: loss if math.isfinite(loss) else None for step, loss in arm.curve.items()
+                },
+            }
+            for arm in comparison.arms
+        },
+    }
+
+
+def draw(comparison: Comparison) -> Figure:
+    """Draw the validation losses."""
+    from matplotlib.figure import Figure
+
+    from ademamix.lab.report import figures
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for arm, look in zip(comparison.arms, figures.looks([arm.optimizer.name for arm in comparison.arms]), strict=True):
+        figures.draw_line(axes, list(arm.curve), list(arm.curve.values()), look, f"{arm.name}: {_end(arm)}")
+    if comparison.level is not None:
+        axes.axhline(comparison.level, color="0.6", linewidth=0.8)
+    saving = [arm for arm in comparison.arms[1:] if (comparison.saved(arm) or 0) > 0]
+    if len(saving) == 1:  # of several the arrows would cross; the report has their steps
+        _mark_saving(axes, comparison, saving[0])
+    ended = [arm for arm in comparison.arms if math.isfinite(arm.loss)]
+    figures.show_ends(axes, [arm.curve for arm in ended or comparison.arms])
+    axes.set_xlabel("step")
+    axes.set_ylabel("validation loss")
+    seeds = f"mean of {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
+    figures.finish(axes, f"Same model, same batches, {seeds}", "upper right")
+    return figure
+
+
+def _mark_saving(axes: Axes, comparison: Comparison, arm: Arm) -> None:
+    step, level = comparison.step_at_level(arm), comparison.level
+    assert step is not None
+    assert level is not None
+    axes.annotate(
+        f"smoothed, as low as {comparison.first.name} at its end:\nstep {step:,}, {comparison.saved(arm):.0%} fewer",
+        (step, level),
+        xytext=(0.03, 0.06),
+        textcoords="axes fraction",
+        arrowprops={"arrowstyle": "->"},
+    )
+
+
+def _end(arm: Arm) -> str:
+    return f"{arm.loss:.4f}" if math.isfinite(arm.loss) else "diverged"

@@ -1,0 +1,162 @@
+"""The models of the lab: Hugging Face's GPT-2, Mamba and ViT; presets.py has their sizes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ademamix.lab.config import GPT, Mamba, ViT
+
+if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all of its models
+    from transformers import PreTrainedModel
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What a run's parameters can be."""
+
+
+def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
+    """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
+
+    >>> from ademamix.lab.presets import PRESETS
+    >>> model = build_model(PRESETS["gpt-tiny"], outputs=256)
+    >>> model.num_parameters()
+    174656
+    """
+    match config:
+        case GPT():
+            return _build_gpt(config, outputs)
+        case Mamba():
+            return _build_mamba(config, outputs)
+        case ViT():
+            return _build_vit(config, outputs)
+
+
+def _build_gpt(config: GPT, vocabulary: int) -> PreTrainedModel:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocabulary,
+            n_positions=config.context,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            activation_function="gelu_pytorch_tanh",  # the function of GPT-2's gelu_new, in one kernel
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.dropout,
+            tie_word_embeddings=True,
+            use_cache=False,
+            bos_token_id=None,  # GPT-2's own, 50256, is outside of other vocabularies
+            eos_token_id=None,
+        )
+    )
+
+
+def _build_mamba(config: Mamba, vocabulary: int) -> PreTrainedModel:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    from ademamix.lab.models.mamba_scan import use_cpu_scan
+
+    model = MambaForCausalLM(
+        MambaConfig(
+            vocab_size=vocabulary,
+            hidden_size=config.width,
+            num_hidden_layers=config.layers,
+            state_size=config.state,
+            expand=config.expansion,
+            initializer_range=0.02,  # as in the Mamba paper's code; the library's default is 0.1
+            tie_word_embeddings=False,
+            use_cache=False,
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    )
+    with torch.no_grad():  # as in the paper's code; the library's own option also rescales what from_pretrained loads
+        for name, parameter in model.named_parameters():
+            if name.endswith("out_proj.weight"):
+                parameter.div_(math.sqrt(config.layers))
+    use_cpu_scan(model)
+    return model
+
+
+def _build_vit(config: ViT, classes: int) -> PreTrainedModel:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    settings = ViTConfig(
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        hidden_dropout_prob=config.dropout,  # not on the attention's weights, as in the ViT paper
+        image_size=config.image,
+        patch_size=config.patch,
+        num_channels=config.channels,
+    )
+    settings.num_labels = classes
+    return ViTForImageClassification(settings)
+
+
+def logits(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the logits of tokens (batch, length) or images (batch, channels, height, width), the outputs last."""
+    result: Tensor = model(inputs).logits
+    return result
+
+
+def logits_per_example(config: GPT | Mamba | ViT, outputs: int) -> int:
+    """Return how many logits a model computes for a window of text or an image.
+
+    >>> from ademamix.lab.presets import PRESETS
+    >>> logits_per_example(PRESETS["gpt-tiny"], outputs=256)
+    32768
+    """
+    return outputs if isinstance(config, ViT) else config.context * outputs
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    r"""Return the mean cross-entropy over all positions, in fp32.
+
+    .. math:: L = -\frac{1}{N} \sum_{i=1}^{N} \log \operatorname{softmax}(z_i)_{y_i}
+
+    `targets` are the tokens or classes y, one for each position, or probabilities of them in one more dimension.
+    """
+    predicted = logits.float().flatten(0, -2)
+    if targets.is_floating_point():
+        return F.cross_entropy(predicted, targets.float().flatten(0, -2))
+    return F.cross_entropy(predicted, targets.flatten())
+
+
+def save(model: PreTrainedModel, folder: Path) -> None:
+    """Write a Hugging Face checkpoint, without the library's own progress bar."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(str(error)) from error
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters in groups for an optimizer, whose own `weight_decay` then holds for matrices alone.
+
+    Biases, the weights of norms and Mamba's `A_log`, which holds decay rates and no weights, do not decay. Tied
+    parameters come once.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    >>> [(len(group["params"]), group.get("weight_decay")) for group in parameter_groups(model)]
+    [(1, None), (3, 0.0)]
+    """
+    decay: list[nn.Parameter] = []
+    stay: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (decay if parameter.dim() >= 2 and not name.endswith("A_log") else stay).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": decay}, {"params": stay, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]

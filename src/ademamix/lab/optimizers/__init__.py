@@ -1,0 +1,1 @@
+"""The optimizers of the lab by name, and those that only the lab needs."""

@@ -1,0 +1,1 @@
+"""Carrying runs out: their folders, processes, progress, and what is kept of them."""

@@ -1,0 +1,81 @@
+"""What runs are carried out with: the fingerprint of the data, versions and the machine, in environment.json."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ademamix
+from ademamix.lab import data
+from ademamix.lab.config import Data
+from ademamix.lab.data.hub import is_of_the_hub
+from ademamix.lab.runs.record import RunError, RunFolder
+
+FILE = "environment.json"
+
+
+def check_data(folder: RunFolder, fingerprint: str) -> None:
+    """Refuse to go on with other data than the run began with."""
+    if _fingerprint(folder) not in (None, fingerprint):
+        raise RunError(
+            f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
+            "back, or remove that folder to begin anew"
+        )
+
+
+def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
+    """Refuse to show the results of runs whose data has changed since; data that is gone is taken as it was."""
+    fingerprints: dict[Data, str | None] = {}
+    for folder in folders:
+        config = folder.config.data
+        if is_of_the_hub(config.source):  # taken to stay what it was: it might have to be read all over again
+            continue
+        if config not in fingerprints:
+            try:
+                fingerprints[config] = data.fingerprint(config, cache)
+            except data.DataError:
+                fingerprints[config] = None
+        if (now := fingerprints[config]) is not None:
+            check_data(folder, now)
+
+
+def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> None:
+    """Write down what the run is carried out with after `step`, if it differs from what it was until then."""
+    import torch  # who only looks at results does not wait for it
+
+    now = {
+        "ademamix": ademamix.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+    history = (folder.read_json(FILE) or {}).get("carried_out", [])
+    if not history or {**history[-1], "after_step": step} != {**now, "after_step": step}:
+        history.append({"after_step": step, **now})
+    folder.write_json(FILE, {"data": fingerprint, "carried_out": history})
+
+
+def check_same_data(folders: Iterable[RunFolder]) -> None:
+    """Refuse to compare runs between which the content of their data has changed."""
+    begun = [folder for folder in folders if _fingerprint(folder) is not None]
+    newest: dict[Data, RunFolder] = {}
+    for folder in sorted(begun, key=lambda folder: (folder.path / FILE).stat().st_mtime_ns):
+        newest[folder.config.data] = folder
+    old = [folder for folder in begun if _fingerprint(folder) != _fingerprint(newest[folder.config.data])]
+    if old:
+        paths = ", ".join(sorted({repr(str(folder.path)) for folder in old}))
+        raise RunError(
+            f"the data {old[0].config.data.source!r} has changed since some of these runs were trained, so they cannot "
+            f"be compared. Bring the data back, or remove what was trained on the older one, {paths}, and give the "
+            "same command again, which trains that anew"
+        )
+
+
+def _fingerprint(folder: RunFolder) -> Any:
+    return (folder.read_json(FILE) or {}).get("data")

@@ -1,0 +1,239 @@
+"""Several runs at once, in processes that carry out one after another (`worker`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from ademamix.lab.config import Run
+from ademamix.lab.runs import environment, worker
+from ademamix.lab.runs.execution import Options, Progress, devices_of, processes_on
+from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted, asked_to_stop
+from ademamix.lab.runs.record import Result, RunError, RunFolder
+
+REFRESH = 0.5  # seconds
+
+
+@dataclass
+class Status:
+    """One of several runs: how far it is, and how it ended."""
+
+    config: Run
+    progress: Progress | None = None
+    result: Result | None = None
+    waits: bool = False
+    """Another process holds its folder."""
+    read: tuple[int, int | None] | None = None
+    """How many tokens of its text were read, and of how many, while that goes on."""
+    notices: list[str] = field(default_factory=list)
+    """What is to be told of it; who shows one takes it out."""
+
+    @property
+    def steps_left(self) -> int:
+        """The number of steps still to do."""
+        return 0 if self.result else self.config.steps - (self.progress.step if self.progress else 0)
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A process, the file that it complains to, and the name of the run that it carries out."""
+
+    process: subprocess.Popen[str]
+    complaints: IO[str]
+    run: str | None = None
+
+    def begin(self, name: str, config: Run) -> None:
+        assert self.process.stdin is not None
+        self.run = name
+        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output says so
+            self.process.stdin.write(json.dumps(config.model_dump(mode="json")) + "\n")  # ASCII, for any locale
+            self.process.stdin.flush()
+
+    def dismiss(self) -> None:
+        """End its input: it saves what it carries out, and ends."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def explain_death(self) -> str:
+        code = self.process.wait()
+        self.complaints.seek(0)
+        said = self.complaints.read().strip()
+        end = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        last = f" It said:\n{said}" if said else ""
+        return f"its process {end}. The same command goes on from its last checkpoint.{last}"
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A line that a process wrote, or None after its last."""
+
+    worker: _Worker
+    line: str | None
+
+
+def run_all(
+    runs: Mapping[str, Run],
+    options: Options,
+    *,
+    processes: int | None = None,
+    threads: int = 1,
+    watch: Callable[[Mapping[str, Status]], None] = lambda statuses: None,
+) -> dict[str, Result]:
+    """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
+
+    By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins, and
+    that all have the same data as soon as one has begun. `watch(statuses)` is called about twice a second.
+    """
+    folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
+    statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
+    waiting = [name for name, status in statuses.items() if status.result is None]
+    events: queue.Queue[_Event] = queue.Queue()
+    with (
+        _told_whether_saved([folders[name] for name in waiting]),
+        asked_to_stop() as stop,
+        contextlib.ExitStack() as stack,
+        _dismissed_together() as workers,
+    ):
+        # in here, since a Ctrl-C during the import of torch would be lost in it
+        _check_optimizers(statuses[name].config for name in waiting)
+        environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
+        devices = devices_of(options.device) if waiting else []
+        at_once = processes or processes_on(options.device) if waiting else 0
+        if stop.is_set():
+            raise _Stopped
+        idle: list[_Worker] = []
+        running = 0
+        while waiting or running:
+            while waiting and running < at_once:
+                if not idle:
+                    how = replace(options, device=devices[len(workers) % len(devices)])
+                    idle.append(stack.enter_context(_started(how, threads, events)))
+                    workers.append(idle[-1])
+                idle.pop().begin(waiting[0], statuses[waiting.pop(0)].config)
+                running += 1
+            for event in _arrived(events):
+                name = event.worker.run
+                if name is None:
+                    continue
+                begun = statuses[name].progress is not None
+                ended = _ended(event, statuses[name], name)
+                if statuses[name].notices:
+                    watch(statuses)  # at once: what comes next may be an error
+                if not begun and statuses[name].progress is not None:
+                    environment.check_same_data(folders.values())
+                if ended:
+                    statuses[name].result = folders[name].result()
+                    event.worker.run = None
+                    idle.append(event.worker)
+                    running -= 1
+                    break  # and give it the next one
+            watch(statuses)
+            if stop.is_set():
+                raise _Stopped
+        watch(statuses)
+    environment.check_same_data(folders.values())
+    return {name: status.result for name, status in statuses.items() if status.result is not None}
+
+
+def _check_optimizers(configs: Iterable[Run]) -> None:
+    for config in configs:
+        from ademamix.lab.optimizers import registry  # torch, for which who only shows results does not wait
+
+        registry.check(config)
+
+
+class _Stopped(Exception):
+    """The runs were asked to stop."""
+
+
+@contextlib.contextmanager
+def _told_whether_saved(folders: Sequence[RunFolder]) -> Iterator[None]:
+    """When the runs are asked to stop, and have: say whether any is saved."""
+    try:
+        yield
+    except _Stopped:
+        raise Interrupted(saved=any(folder.has_checkpoint for folder in folders)) from None
+
+
+@contextlib.contextmanager
+def _dismissed_together() -> Iterator[list[_Worker]]:
+    """Give a list of workers; when the block ends, they save at the same time, not one after another."""
+    workers: list[_Worker] = []
+    try:
+        yield workers
+    finally:
+        for each in workers:
+            each.dismiss()
+
+
+@contextlib.contextmanager
+def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Iterator[_Worker]:
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as complaints,  # a pipe that nobody reads would fill up and block the process
+        subprocess.Popen(
+            worker.command(options, threads=threads),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,  # so that Ctrl-C reaches it once, by way of its input
+        ) as process,
+    ):
+        started = _Worker(process, complaints)
+        reader = threading.Thread(target=_forward, args=(started, events))
+        reader.start()
+        try:
+            yield started
+        finally:
+            started.dismiss()
+            try:
+                reader.join()  # before its output is closed, for which the reader would be waited for, deaf to signals
+            except KeyboardInterrupt:  # the second one: who asks twice does not want to wait
+                process.kill()
+                reader.join()
+                raise
+
+
+def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:
+    assert started.process.stdout is not None
+    for line in started.process.stdout:
+        if line.endswith("\n"):  # else it was killed while it wrote this
+            events.put(_Event(started, line))
+    events.put(_Event(started, None))
+
+
+def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
+    """Yield what arrives until it is time to refresh what is shown."""
+    end = time.monotonic() + REFRESH
+    while (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(queue.Empty):
+            yield events.get(timeout=left)
+
+
+def _ended(event: _Event, status: Status, name: str) -> bool:
+    """Note what a process said of its run, and return whether that is finished."""
+    if event.line is None and event.worker.process.wait() == EXIT_CODE:
+        raise _Stopped
+    if event.line is None:
+        raise RunError(f"{name}: {event.worker.explain_death()}")
+    message: dict[str, Any] = json.loads(event.line)
+    if "notice" in message:
+        status.notices.append(message["notice"])
+        return False
+    if "failed" in message:
+        raise RunError(f"{name}: {message['failed']}")
+    status.waits = "waits" in message
+    status.read = message.get("read")
+    if "progress" in message:
+        status.progress = Progress(**message["progress"])
+    return "finished" in message

@@ -1,0 +1,97 @@
+"""A process that carries out runs for another one, which is `runner`.
+
+It gets the configs of runs on its input, a line each, and tells on its output, in JSON lines, how far it is and how
+each run ended. When its input ends, which happens also when the other process is killed, it saves and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ademamix.lab.config import ConfigError, Run, read
+from ademamix.lab.data import DataError
+from ademamix.lab.runs import notices
+from ademamix.lab.runs.execution import Options
+from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted
+from ademamix.lab.runs.record import RunError
+
+START = """\
+import sys
+sys.path = [folder for folder in sys.path if folder]
+from ademamix.lab.runs.worker import begin
+begin(sys.argv[1])
+"""
+"""Without the working directory, whose tokenize.py or random.py would be taken for Python's own. Python has an option
+for that, -P, from version 3.11 on."""
+
+
+def command(options: Options, *, threads: int) -> list[str]:
+    """Return the command that starts the process."""
+    arguments = {**asdict(options), "out": str(options.out), "threads": threads}
+    return [sys.executable, "-c", START, json.dumps(arguments)]
+
+
+def main(arguments: dict[str, Any]) -> None:
+    """Carry out runs until the input ends."""
+    import torch  # who only asks for the command does not wait for it
+
+    from ademamix.lab.train import train
+
+    torch.set_num_threads(arguments.pop("threads"))
+    options = Options(**{**arguments, "out": Path(arguments["out"])})
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_input, args=(lines,), daemon=True).start()
+    with _messages() as tell:
+        while (line := lines.get()) is not None:
+            try:
+                with notices.told(lambda text: tell({"notice": text})):
+                    train(
+                        read(Run, line),
+                        options,
+                        report=lambda progress: tell({"progress": progress._asdict()}),
+                        on_wait=lambda: tell({"waits": True}),
+                        on_read=lambda count, wanted: tell({"read": [count, wanted]}),
+                    )
+            except (ConfigError, DataError, RunError) as error:
+                tell({"failed": str(error)})
+            else:
+                tell({"finished": True})
+
+
+def _read_input(lines: queue.SimpleQueue[str | None]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    lines.put(None)  # between two runs that is enough; during one, a signal has to say it
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Give a function that writes to the output; what others print goes to stderr meanwhile."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as output:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+        def tell(message: dict[str, Any]) -> None:
+            with contextlib.suppress(BrokenPipeError):  # nobody listens: the end of the input will stop the run
+                print(json.dumps(message), file=output, flush=True)
+
+        yield tell
+
+
+def begin(arguments: str) -> None:
+    """Do what a process that :func:`command` starts is for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+    try:
+        main(json.loads(arguments))
+    except (Interrupted, KeyboardInterrupt):
+        sys.exit(EXIT_CODE)

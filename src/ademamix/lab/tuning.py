@@ -1,0 +1,179 @@
+"""The best learning rate and beta2 of an optimizer: a search that ends where every neighbour is worse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ademamix.hyperparameters import BETAS
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.report import tables
+from ademamix.lab.runs.record import Result
+
+ROUNDS = 8  # of runs that a search may take
+BETA2S = (0.9, 0.95, 0.99, 0.999, 0.9999)
+DEFAULT_BETAS: dict[str, tuple[float, ...]] = {
+    "adamw": BETAS,
+    "ademamix": BETAS,
+    "adamw-scheduled-beta1": (0.99, 0.999),
+    "convex-mix": BETAS,
+    "ad3emamix": (0.9, 0.999, 0.999, 0.9999),
+}
+"""The betas that constructors have by default, of the optimizers whose second one is that of squared gradients."""
+
+Runner = Callable[[Mapping[str, Run]], Mapping[str, Result]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search chooses; `beta2` is None where that is stated, or where there is none."""
+
+    lr: float
+    beta2: float | None = None
+
+    def __str__(self) -> str:
+        return f"lr={self.lr:g}" + ("" if self.beta2 is None else f" beta2={self.beta2:g}")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The validation losses that were found, by choice; NaN of a run that diverged."""
+
+    losses: Mapping[Choice, float]
+
+    @property
+    def best(self) -> Choice:
+        """The choice with the lowest loss.
+
+        >>> print(Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): float("nan")}).best)
+        lr=0.002
+        """
+        return min(self.losses, key=lambda choice: _comparable(self.losses[choice]))
+
+    @property
+    def settled(self) -> bool:
+        """Whether all neighbours of the best were tried, and are worse.
+
+        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): 1.6}).settled
+        True
+        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4}).settled
+        False
+        """
+        return not self.missing()
+
+    def missing(self) -> list[Choice]:
+        """Return the neighbours of the best that were not tried: in learning rate first, then in beta2."""
+        best = self.best
+        rates = [replace(best, lr=best.lr / 2), replace(best, lr=best.lr * 2)]
+        for neighbours in (rates, [replace(best, beta2=beta2) for beta2 in _beside(best.beta2)]):
+            if left := [choice for choice in neighbours if choice not in self.losses]:
+                return left
+        return []
+
+
+def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROUNDS) -> dict[str, Sweep]:
+    """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs of each.
+
+    The search begins with `count` rates, a factor of two apart, with that of the base in the middle. Then the
+    neighbours of the best are tried until all are worse: half and twice its rate, then, at the best rate, the values
+    of `BETA2S` beside its beta2, and where that moves beta2, the rates again. It ends after `rounds` in any case. An
+    optimizer with no beta2, or whose betas are stated, is searched in its rate alone. `run(runs)` carries out runs by
+    name and returns their results.
+    """
+    losses: dict[str, dict[Choice, float]] = {name: {} for name in bases}
+    wanted = {name: _first_choices(base.optimizer, count) for name, base in bases.items()}
+    for _ in range(rounds):
+        named = {
+            f"{name} {choice}": (name, choice, with_choice(bases[name], choice))
+            for name in bases
+            for choice in wanted[name]
+        }
+        results = run({label: config for label, (_, _, config) in named.items()})
+        for label, (name, choice, _) in named.items():
+            result = results[label]
+            losses[name][choice] = math.nan if result.diverged else result.validation_loss
+        wanted = {name: Sweep(found).missing() for name, found in losses.items()}
+        if not any(wanted.values()):
+            break
+    return {name: Sweep(found) for name, found in losses.items()}
+
+
+def with_choice(base: Run, choice: Choice) -> Run:
+    """Return a run with the learning rate and beta2 chosen; a beta2 that is the default is not written out."""
+    optimizer = base.optimizer
+    settings = dict(optimizer.settings)
+    betas = DEFAULT_BETAS.get(optimizer.name, ())
+    if choice.beta2 is not None and choice.beta2 != betas[1]:
+        settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
+    chosen = Optimizer(name=optimizer.name, lr=choice.lr, settings=settings)
+    return base.model_copy(update={"optimizer": chosen})
+
+
+def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
+    """Return what was run and found, for a JSON file."""
+    return {
+        name: {
+            "run": bases[name].model_dump(mode="json", exclude_defaults=True),
+            "losses": [
+                {"lr": choice.lr, "beta2": choice.beta2, "validation_loss": loss if math.isfinite(loss) else None}
+                for choice, loss in sorted(found.losses.items(), key=lambda item: _by_rate(item[0]))
+            ],
+            "settled": found.settled,
+        }
+        for name, found in sweeps.items()
+    }
+
+
+def table(sweeps: Mapping[str, Sweep], width: int) -> str:
+    """Lay out what was found: for each name the losses by learning rate and beta2."""
+    parts = []
+    for name, found in sweeps.items():
+        rates = sorted({choice.lr for choice in found.losses})
+        rows = {
+            "loss" if beta2 is None else f"beta2 {beta2:g}": [_cell(found, Choice(rate, beta2)) for rate in rates]
+            for beta2 in sorted({choice.beta2 for choice in found.losses}, key=lambda beta2: beta2 or 0.0)
+        }
+        columns = [(f"lr {rate:g}", [cells[number] for cells in rows.values()]) for number, rate in enumerate(rates)]
+        parts += [
+            tables.wrapped(f"{name}, best: {found.best}{_reservation(found)}", width),
+            tables.indented(tables.laid_out(list(rows), columns, width - 2)),
+        ]
+    return "\n".join(parts)
+
+
+def _reservation(sweep: Sweep) -> str:
+    """Say so where a better choice may lie outside of what was tried."""
+    if not sweep.settled:
+        return " (the search ended before all of its neighbours were tried)"
+    return " (at the end of the list of beta2)" if sweep.best.beta2 in (BETA2S[0], BETA2S[-1]) else ""
+
+
+def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
+    stated = "betas" in optimizer.settings or optimizer.name not in DEFAULT_BETAS
+    beta2 = None if stated else DEFAULT_BETAS[optimizer.name][1]
+    return [Choice(optimizer.lr * 2.0 ** (power - count // 2), beta2) for power in range(count)]
+
+
+def _beside(beta2: float | None) -> list[float]:
+    """Return the values of the list on both sides of `beta2`."""
+    if beta2 is None:
+        return []
+    below, above = [b for b in BETA2S if b < beta2], [b for b in BETA2S if b > beta2]
+    return below[-1:] + above[:1]
+
+
+def _cell(sweep: Sweep, choice: Choice) -> str:
+    loss = sweep.losses.get(choice)
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if math.isfinite(loss) else "diverged"
+
+
+def _comparable(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
+
+
+def _by_rate(choice: Choice) -> tuple[float, float]:
+    return choice.lr, choice.beta2 or 0.0

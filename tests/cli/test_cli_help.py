@@ -1,0 +1,136 @@
+"""`--help` says what there is, and what is done without an option."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ademamix
+from ademamix.cli import main, parser
+from ademamix.cli.run_options import (
+    DESCRIPTION,
+    add_execution_options,
+    add_run_options,
+    changed,
+    execution,
+    optimizer,
+)
+from ademamix.lab.comparison import defaults
+from ademamix.lab.optimizers.registry import OPTIMIZERS
+from ademamix.lab.presets import PRESETS
+from ademamix.lab.runs.execution import Options
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_every_option_states_its_default(command: str) -> None:
+    for action in _commands()[command]._actions:
+        if action.option_strings and action.dest != "help":
+            assert "(default: " in (action.help or ""), f"{command} {action.option_strings[0]}"
+
+
+def test_help_names_every_model_and_optimizer() -> None:
+    words = {word.strip(",") for word in DESCRIPTION.split()}
+    assert set(PRESETS) <= words
+    assert set(OPTIMIZERS) <= words
+    assert set(defaults.STARTING_POINTS) == set(OPTIMIZERS)
+    for preset in PRESETS.values():
+        assert set(type(preset).model_fields) - {"kind"} <= words
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ademamix {ademamix.__version__}\n"
+
+
+def test_help_loads_no_framework() -> None:
+    code = (
+        "import sys\n"
+        "from ademamix.cli import main\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'rich', 'matplotlib', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    for arguments in (["--help"], ["compare", "--help"], ["runs", "--help"]):
+        subprocess.run([sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _options(*arguments: str) -> argparse.Namespace:
+    reader = argparse.ArgumentParser()
+    add_run_options(reader)
+    return reader.parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--steps", "10k"],
+        ["--batch", "8"],
+        ["--model", "gpt-tiny"],
+        ["--data", "stdlib"],
+        ["--tokenizer", "bytes"],
+        ["--clip", "1"],
+        ["--accumulate", "1"],
+        ["--parameters", "fp32"],
+        ["--schedule", "cosine"],
+        ["--schedule", "cosine:warmup=200"],
+        ["--schedule", "cosine:final=1e-5"],
+        ["--validate-every", "200"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_states_the_default_gives_the_default(arguments: list[str]) -> None:
+    assert changed(defaults.DEFAULT, _options(*arguments)) == defaults.DEFAULT
+
+
+def test_what_is_not_stated_follows_the_length() -> None:
+    def warmup(*arguments: str) -> int:
+        return changed(defaults.DEFAULT, _options(*arguments)).schedule.warmup
+
+    assert warmup("--steps", "5k") == 100
+    assert warmup("--steps", "5k", "--schedule", "constant") == 100
+    assert warmup("--steps", "5k", "--schedule", "constant:decay=10") == 100
+    assert warmup("--steps", "5k", "--schedule", "cosine:warmup=0") == 0
+
+
+def test_optimizers_start_from_the_same_weight_decay() -> None:
+    for name in OPTIMIZERS:
+        assert optimizer((name, {}), _options()).settings["weight_decay"] == 0.1
+    assert optimizer(("lion", {"weight_decay": 1, "lr": 2e-4}), _options("--lr", "1")).lr == 2e-4
+    assert optimizer(("lion", {}), _options("--lr", "1")).lr == 1
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_sweep_of_too_few_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--tune", count])
+    assert ended.value.code == 2
+    assert "must be at least 3" in capsys.readouterr().err
+
+
+def test_reproduce_has_the_options_of_execution() -> None:
+    known = {option for action in _commands()["reproduce"]._actions for option in action.option_strings}
+    assert {"--threads", "--device", "--save-every", "--logits-memory", "--wandb", "--out", "--processes"} <= known
+
+
+def test_options_of_execution_reach_the_run(tmp_path: Path) -> None:
+    reader = argparse.ArgumentParser()
+    add_execution_options(reader, threads=1)
+    out = ["--out", str(tmp_path)]
+    assert execution(reader.parse_args(out)) == Options(tmp_path)
+    chosen = execution(reader.parse_args([*out, "--logits-memory", "0.5", "--save-every", "5"]))
+    assert chosen == Options(tmp_path, logits_bytes=1 << 29, save_every=5.0)

@@ -1,0 +1,203 @@
+"""What a comparison says of its numbers, and how it is laid out."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from ademamix.lab.comparison import arms, defaults, figure, report
+from ademamix.lab.comparison.arms import Arm, Comparison, Difference
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.report import figures, tables
+from lab_runs import TINY, changed, result
+
+
+def _arm(name: str, curves: list[dict[int, float]], optimizer: str = "adamw") -> Arm:
+    results = [result(list(curve.values())[-1]) for curve in curves]
+    return Arm(name, Optimizer(name=optimizer, lr=1e-3), results, curves)  # type: ignore[arg-type]
+
+
+ADAMW = _arm("AdamW", [{50: 2.0, 75: 1.5, 100: 1.0}, {50: 2.2, 75: 1.7, 100: 1.2}])
+ADEMAMIX = _arm("AdEMAMix", [{50: 2.1, 75: 1.0, 100: 0.8}, {50: 2.1, 75: 1.1, 100: 0.9}], "ademamix")
+DIVERGED = Arm("Lion", Optimizer(name="lion", lr=1.0), 2 * [result(math.nan)], 2 * [{}])
+BASE = changed(TINY, steps=100, validate_every=25)
+BOTH = Comparison(BASE, [ADAMW, ADEMAMIX])
+WIDE = 200
+
+
+def test_the_comparison_counts_what_it_says() -> None:
+    assert ADAMW.loss == pytest.approx(1.1)
+    assert ADEMAMIX.curve == pytest.approx({50: 2.1, 75: 1.05, 100: 0.85})
+    assert BOTH.level == pytest.approx(1.1)
+    assert [BOTH.step_at_level(arm) for arm in BOTH.arms] == [100, 75]
+    table = report.table(BOTH, WIDE)
+    assert "1.1000" in table
+    assert "75 (25% fewer)" in table
+    assert "lower than AdamW, of 2 seeds" in table
+    assert "-0.2500" in table
+    assert report.conclusion(BOTH) == (
+        "AdEMAMix ended 0.2500 below AdamW in the mean of 2 seeds, lower on 2 of them; their differences have a "
+        "standard deviation of 0.0707. With both curves smoothed over a tenth of the run, it was as low as AdamW at "
+        "its end after 75 steps: 25% fewer."
+    )
+
+
+def _noisy(seed: int, noise: float) -> dict[int, float]:
+    draw = random.Random(seed)
+    return {step: 3 - 2 * step / 10_000 + draw.gauss(0, noise) for step in range(200, 10_001, 200)}
+
+
+def test_noise_alone_saves_no_steps() -> None:
+    base = changed(TINY, steps=10_000, validate_every=200)
+    savings = []
+    for seed in range(200):
+        pairs = [_arm("one", [_noisy(2 * seed, 0.1)]), _arm("other", [_noisy(2 * seed + 1, 0.1)])]
+        for pair in (pairs, pairs[::-1]):  # either may be the one that the other is measured by
+            saved = Comparison(base, pair).saved(pair[1])
+            savings.append(0.0 if saved is None else saved)
+    # the first crossing of the raw curve, over the length of the run, would save 3.7%
+    assert abs(sum(savings) / len(savings)) < 0.01
+
+
+def test_one_seed_is_called_one_seed() -> None:
+    one = Comparison(BASE, [_arm(arm.name, [dict(arm.curves[0])]) for arm in BOTH.arms])
+    said = report.conclusion(one)
+    assert "AdEMAMix ended 0.2000 below AdamW." in said
+    assert "This is one seed, and seeds differ" in said
+    assert "seeds" not in report.table(one, WIDE)
+
+
+def test_seeds_that_disagree_are_not_a_win() -> None:
+    disagree = Difference([-0.082, 0.006, -0.019])
+    assert disagree.lower == 2
+    assert disagree.may_be_chance
+    ours = _arm("AdEMAMix", [{100: 1.0 + difference} for difference in disagree.by_seed])
+    said = report.conclusion(Comparison(BASE, [_arm("AdamW", 3 * [{100: 1.0}]), ours]))
+    assert "lower on 2 of them" in said
+    assert "may be chance" in said
+    agree = _arm("AdEMAMix", [{100: 0.95}, {100: 0.96}, {100: 0.94}])
+    assert "chance" not in report.conclusion(Comparison(BASE, [_arm("AdamW", 3 * [{100: 1.0}]), agree]))
+
+
+def test_a_loss_is_called_a_loss() -> None:
+    said = report.conclusion(Comparison(BASE, [ADEMAMIX, ADAMW]))
+    assert said.startswith("AdamW did not end below AdEMAMix (1.1000 against 0.8500)")
+    assert "Lion diverged" in report.conclusion(Comparison(BASE, [ADAMW, DIVERGED]))
+    table = report.table(Comparison(BASE, [ADAMW, DIVERGED]), WIDE)
+    assert "not reached" in table
+    assert "diverged on 2 of 2 seeds" in table
+    assert "nothing to measure" in report.conclusion(Comparison(BASE, [DIVERGED, ADAMW]))
+    assert "fewer" not in report.table(Comparison(BASE, [DIVERGED, ADAMW]), WIDE)
+
+
+def test_reasons_are_given_only_where_they_hold() -> None:
+    ours = Arm("AdEMAMix", defaults.OPTIMIZERS["ademamix"], ADEMAMIX.results, ADEMAMIX.curves)
+    theirs = Arm("AdamW", defaults.OPTIMIZERS["adamw"], ADAMW.results, ADAMW.curves)
+
+    def reasons(base: Run, shown: list[Arm], *, tuned: bool = False) -> str:
+        return report.reasons(Comparison(base, shown), tuned=tuned)
+
+    def with_settings(**settings: object) -> Arm:
+        optimizer = Optimizer(name="ademamix", lr=1e-3, settings=settings)
+        return Arm("AdEMAMix", optimizer, ours.results, ours.curves)
+
+    longer = changed(TINY, steps=2500)
+    assert "beta3 = 0.99 is the rule for 2,500 steps" in reasons(longer, [theirs, ours])
+    assert "rule for" not in reasons(changed(TINY, steps=20), [theirs, ours])
+    assert "best of a sweep" in reasons(defaults.DEFAULT, [theirs, ours])
+    assert "were not tuned" in reasons(defaults.DEFAULT, [ADAMW, ours])
+    assert "rule for" not in reasons(longer, [with_settings(total_steps=10**6)])
+    assert "rule for" not in reasons(longer, [with_settings(betas=[0.9, 0.99, 0.999])])
+    assert "rule for" in reasons(longer, [with_settings(betas=[0.9, 0.99])])
+    assert "best of the sweep above" in reasons(BASE, [ADAMW, ours], tuned=True)
+
+
+def test_optimizers_of_one_name_are_told_apart_by_what_differs() -> None:
+    ademamix = defaults.OPTIMIZERS["ademamix"]
+    compact = Optimizer(name="ademamix", lr=ademamix.lr, settings={**ademamix.settings, "state_storage": "compact"})
+    names = list(arms.plan(BASE, [defaults.OPTIMIZERS["adamw"], ademamix, compact], [1]))
+    assert names == ["AdamW", "AdEMAMix", "AdEMAMix state_storage=compact"]
+    rates = [1e-3, 1.0000001e-3]  # that look alike
+    runs = arms.plan(BASE, [Optimizer(name="adamw", lr=rate) for rate in rates], [1])
+    assert [of_seed[1].optimizer.lr for of_seed in runs.values()] == rates
+
+
+def test_comparisons_have_folders_of_their_own() -> None:
+    both = list(defaults.OPTIMIZERS.values())
+    names = {
+        arms.folder_name(arms.plan(base, optimizers, seeds))
+        for base in (BASE, changed(BASE, steps=200), changed(BASE, batch=4))
+        for optimizers in (both, both[::-1], both[:1])
+        for seeds in ([1], [1, 2])
+    }
+    assert len(names) == 18
+    odd = changed(BASE, data={"kind": "text", "source": "/tmp/Meine Bücher: 1/.."})
+    assert "/" not in arms.folder_name(arms.plan(odd, both, [1]))
+
+
+@pytest.mark.parametrize("width", [200, 120, 80, 60, 40, 20])
+def test_a_report_fits_its_width_and_nothing_is_cut(width: int) -> None:
+    settings = {"weight_decay": 0.1, "alpha": 8, "state_storage": "compact"}
+    compact = Arm("AdEMAMix compact", Optimizer(name="ademamix", lr=4e-3, settings=settings), *_of(ADEMAMIX))
+    text = report.report(Comparison(BASE, [*BOTH.arms, compact, DIVERGED]), tuned=False, width=width)
+    longest = max(map(len, ["weight_decay=0.1", "state_storage=compact"])) + len("    ")
+    assert max(map(len, text.splitlines())) <= max(width, longest)
+    words = set(text.split())
+    assert {"AdamW", "compact", "state_storage=compact", "1.1000", "75", "(25%", "reached", "0.004"} <= words
+
+
+def _of(arm: Arm) -> tuple[object, object]:
+    return arm.results, arm.curves
+
+
+def test_tables_turn_when_they_do_not_fit() -> None:
+    columns = [(f"optimizer-{number}", ["1.0000", "2"]) for number in range(8)]
+    upright, turned = (tables.laid_out(["loss", "time"], columns, width).splitlines() for width in (120, 60))
+    assert [len(upright), len(turned)] == [3, 9]
+
+
+class TestPicture:
+    def test_every_arm_is_in_it(self) -> None:
+        high = _arm("high", [{25: 9.0, 50: 5.0, 75: 4.0, 100: 3.0}])
+        low = _arm("low", [{25: 9.0, 50: 2.0, 75: 1.5, 100: 1.0}])
+        (axes,) = figure.draw(Comparison(BASE, [low, high])).axes
+        bottom, top = axes.get_ylim()
+        assert bottom < 1.0
+        assert 3.0 < top < 9.0
+
+    def test_diverged_arms_leave_the_others_readable(self) -> None:
+        for shown in ([ADAMW, DIVERGED], [DIVERGED, ADAMW], [DIVERGED]):
+            (axes,) = figure.draw(Comparison(BASE, shown)).axes
+            labels = [text.get_text() for text in axes.get_legend().get_texts()]
+            assert "Lion: diverged" in labels
+
+    def test_one_validation_is_a_visible_point(self) -> None:
+        (axes,) = figure.draw(Comparison(BASE, [_arm("AdamW", [{100: 1.0}])])).axes
+        assert axes.lines[0].get_markevery() == (0, 1)
+
+    def test_no_two_arms_look_alike(self) -> None:
+        names = ["adamw"] * 5 + ["ademamix"] * 5 + ["lion"] * 10
+        looks = figures.looks(names)
+        assert len({(look.colour, str(look.line), look.marker, look.hollow) for look in looks}) == len(names)
+        assert looks[0] == figures.ADAM[0]
+        assert looks[5] == figures.ADEMAMIX[0]
+        first_ones = figures.looks(["adamw"] * 3 + ["ademamix"] * 3 + ["lion"] * 6)
+        assert len({to_rgb(look.colour) for look in first_ones}) == 12
+
+    def test_it_is_drawn_again_only_for_other_numbers(self, tmp_path: Path) -> None:
+        files = figure.kept_or_drawn(BOTH, tmp_path)
+        before = {file: file.stat().st_mtime_ns for file in files}
+        assert figure.kept_or_drawn(BOTH, tmp_path) == files
+        assert {file: file.stat().st_mtime_ns for file in files} == before
+        numbers = json.loads((tmp_path / "compare.json").read_text())
+        assert numbers["optimizers"]["AdamW"]["losses"] == [1.0, 1.2]
+        figure.kept_or_drawn(Comparison(BASE, [ADEMAMIX, ADAMW]), tmp_path)
+        assert all(file.stat().st_mtime_ns != before[file] for file in files)
+        files[0].unlink()
+        figure.kept_or_drawn(Comparison(BASE, [ADEMAMIX, ADAMW]), tmp_path)
+        assert files[0].exists()

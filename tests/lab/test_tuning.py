@@ -1,0 +1,126 @@
+"""The search for a learning rate and a beta2."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ademamix.lab import tuning
+from ademamix.lab.comparison import arms, defaults
+from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.optimizers import registry
+from ademamix.lab.runs.record import Result
+from ademamix.lab.tuning import Choice, Sweep
+from lab_runs import TINY, result
+
+
+def _bases(*chosen: Optimizer) -> dict[str, Run]:
+    return {name: of_seed[0] for name, of_seed in arms.plan(TINY, chosen, [0]).items()}
+
+
+def _beta2(optimizer: Optimizer) -> float:
+    return float(optimizer.settings.get("betas", (0.9, 0.999))[1])
+
+
+def _tuned(
+    loss: Callable[[Optimizer], float], *chosen: Optimizer, count: int = 3
+) -> tuple[dict[str, Sweep], list[list[Run]]]:
+    rounds: list[list[Run]] = []
+
+    def run(runs: Mapping[str, Run]) -> dict[str, Result]:
+        rounds.append(list(runs.values()))
+        return {label: result(loss(run.optimizer)) for label, run in runs.items()}
+
+    return tuning.tune(_bases(*chosen), count, run), rounds
+
+
+ADAMW, ADEMAMIX = Optimizer(name="adamw", lr=4e-3), Optimizer(name="ademamix", lr=4e-3)
+
+
+def test_a_search_grows_until_the_best_has_neighbours() -> None:
+    best = {"adamw": 4e-3, "ademamix": 1e-3}
+
+    def loss(optimizer: Optimizer) -> float:
+        return 1 + abs(math.log(optimizer.lr / best[optimizer.name])) + abs(_beta2(optimizer) - 0.999)
+
+    found, rounds = _tuned(loss, ADAMW, ADEMAMIX)
+    assert {name: swept.best for name, swept in found.items()} == {
+        "AdamW": Choice(4e-3, 0.999),
+        "AdEMAMix": Choice(1e-3, 0.999),
+    }
+    assert all(swept.settled for swept in found.values())
+    assert [len(runs) for runs in rounds] == [6, 3, 1, 2]
+    assert "AdEMAMix, best: lr=0.001 beta2=0.999" in tuning.table(found, 100)
+
+
+def test_beta2_is_searched_and_the_rate_again_where_it_moves() -> None:
+    def loss(optimizer: Optimizer) -> float:
+        rate = 8e-3 if _beta2(optimizer) == 0.99 else 4e-3  # the best rate of another beta2 is another
+        return abs(math.log(optimizer.lr / rate)) + (0.0 if _beta2(optimizer) == 0.99 else 1.0)
+
+    found, rounds = _tuned(loss, ADAMW)
+    assert found["AdamW"].best == Choice(8e-3, 0.99)
+    assert found["AdamW"].settled
+    assert {(run.optimizer.lr, _beta2(run.optimizer)) for runs in rounds for run in runs} == {
+        *((rate, 0.999) for rate in (2e-3, 4e-3, 8e-3)),
+        *((rate, 0.99) for rate in (2e-3, 4e-3, 8e-3, 16e-3)),
+        *((4e-3, beta2) for beta2 in (0.9999,)),
+        *((8e-3, beta2) for beta2 in (0.95,)),
+    }
+
+
+def test_a_default_is_not_written_out_and_what_is_stated_stays() -> None:
+    (base,) = _bases(ADAMW).values()
+    assert tuning.with_choice(base, Choice(4e-3, 0.999)) == base
+    assert tuning.with_choice(base, Choice(4e-3, 0.99)).optimizer.settings == {"betas": [0.9, 0.99]}
+    stated = Optimizer(name="adamw", lr=4e-3, settings={"betas": [0.8, 0.95]})
+    found, rounds = _tuned(lambda optimizer: abs(math.log(optimizer.lr / 4e-3)), stated)
+    assert found["AdamW"].best == Choice(4e-3)
+    assert all(run.optimizer.settings == stated.settings for runs in rounds for run in runs)
+
+
+def test_an_optimizer_without_beta2_is_searched_in_its_rate() -> None:
+    lion = Optimizer(name="lion", lr=4e-4)
+    found, rounds = _tuned(lambda optimizer: abs(math.log(optimizer.lr / 4e-4)), lion)
+    assert found["lion"].best == Choice(4e-4)
+    assert [len(runs) for runs in rounds] == [3]
+
+
+def test_a_search_ends_and_says_that_it_is_open() -> None:
+    found, rounds = _tuned(lambda optimizer: -optimizer.lr, ADAMW)
+    assert len(rounds) == tuning.ROUNDS
+    assert not found["AdamW"].settled
+    assert "before all of its neighbours were tried" in tuning.table(found, 200)
+
+
+def test_a_best_at_the_end_of_the_list_is_called_that() -> None:
+    found, _ = _tuned(lambda optimizer: _beta2(optimizer) + abs(math.log(optimizer.lr / 4e-3)), ADAMW)
+    assert found["AdamW"].best == Choice(4e-3, 0.9)
+    assert "best: lr=0.004 beta2=0.9 (at the end of the list of beta2)" in tuning.table(found, 200)
+
+
+def test_divergence_is_recorded_as_no_number() -> None:
+    found, _ = _tuned(lambda optimizer: math.nan if optimizer.lr > 1e-3 else optimizer.lr, ADAMW)
+    assert found["AdamW"].best.lr <= 1e-3
+    text = json.dumps(tuning.records(_bases(ADAMW), found), allow_nan=False)
+    (record,) = json.loads(text).values()
+    assert {"lr": 4e-3, "beta2": 0.999, "validation_loss": None} in record["losses"]
+    assert "diverged" in tuning.table(found, 100)
+
+
+@pytest.mark.parametrize("name", registry.OPTIMIZERS)
+def test_defaults_are_those_of_the_constructors(name: str) -> None:
+    parameters: Mapping[str, Any] = inspect.signature(registry.OPTIMIZERS[name]).parameters
+    if name in tuning.DEFAULT_BETAS:
+        assert tuning.DEFAULT_BETAS[name] == parameters["betas"].default
+    else:
+        assert name in ("aggmo", "admeta-s", "lion")  # no average of squared gradients
+    start = defaults.STARTING_POINTS[name]
+    assert start.settings["weight_decay"] == 0.1
+    if name not in defaults.OPTIMIZERS:
+        assert start.lr == parameters["lr"].default
