@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TRITON_VENV := .venv-triton
 TRITON_BIN := $(TRITON_VENV)/bin
 TRITON_INSTALLED := $(TRITON_VENV)/.installed
-BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard csrc/*)
+BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
 .PHONY: demo test test-triton lint fuzz bench clean
 

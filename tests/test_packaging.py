@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -103,6 +104,50 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
 
 
 @pytest.mark.slow
+def test_the_wheel_is_labelled_for_the_pythons_that_it_serves(wheel):
+    """From 3.12 on there is one wheel, of the stable ABI; before, each Python has its own. See `wheel.py-api`."""
+    name, version, python, abi, platform = wheel.stem.split("-")
+    assert (name, version) == ("ademamix", ademamix.__version__)
+    assert platform == sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    with zipfile.ZipFile(wheel) as archive:
+        [core] = [Path(name).name for name in archive.namelist() if name.startswith("ademamix/_core.")]
+    if sys.version_info >= (3, 12):
+        assert (python, abi, core) == ("cp312", "abi3", "_core.abi3.so")
+    else:
+        this = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        assert (python, abi, core) == (this, this, f"_core{sysconfig.get_config_var('EXT_SUFFIX')}")
+
+
+def test_the_stable_abi_begins_with_the_first_that_nanobind_has():
+    """The label of the wheel for 3.12 and later, for tests that run on an older Python and cannot build it."""
+    assert re.search(r'^wheel\.py-api = "cp312"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert re.search(r"nanobind_add_module\(_core\b.*\bSTABLE_ABI\b", (ROOT / "csrc/CMakeLists.txt").read_text())
+
+
+@pytest.mark.slow
+def test_the_wheel_takes_a_fused_step(wheel, tmp_path):
+    """With the torch of this environment, but not its `ademamix`: -S leaves out the hook of the editable install."""
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path, wheel)
+    code = f"""
+import sys
+sys.path += [{str(tmp_path)!r}, {sysconfig.get_path("purelib")!r}]
+import torch
+from ademamix import AdEMAMix, _core
+assert _core.__file__.startswith({str(tmp_path)!r}), _core.__file__
+results = []
+for path in ({{"fused": True}}, {{"fused": False, "foreach": False}}):
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdEMAMix([param], lr=0.125, weight_decay=0.0, total_steps=100, **path)
+    param.grad = torch.tensor([1.0, -1.0, 0.0])
+    optimizer.step()
+    results.append(param.detach())
+torch.testing.assert_close(*results)
+assert results[0].tolist() != [1.0, 1.0, 1.0]
+"""
+    run(sys.executable, "-I", "-S", "-W", "error", "-c", code)
+
+
+@pytest.mark.slow
 def test_the_wheel_needs_numpy_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"ademamix-{ademamix.__version__}.dist-info/METADATA")
@@ -119,7 +164,8 @@ def test_the_sdist_has_all_sources_and_nothing_built(sdist):
     assert {"LICENSE", "README.md", "pyproject.toml", "src/ademamix/py.typed", "tests/test_packaging.py"} <= names
     sources = [*(ROOT / "csrc").iterdir(), *(ROOT / "src").rglob("*.py")]
     assert {path.relative_to(ROOT).as_posix() for path in sources} <= names
-    assert not [name for name in names if re.search(r"^build/|^\.(ci|venv)|cache__/|_cache/|\.(so|pyc|o)$", name)]
+    unwanted = r"^build/|^\.(ci|github|venv)|cache__/|_cache/|\.(so|pyc|o)$"
+    assert not [name for name in names if re.search(unwanted, name)]
 
 
 IMPORT_OPTIMIZER = """

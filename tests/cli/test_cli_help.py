@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"ademamix {ademamix.__version__}\n"
+    assert importlib.metadata.version("ademamix") == ademamix.__version__
 
 
 def test_help_loads_no_framework() -> None:
