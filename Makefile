@@ -6,9 +6,12 @@ INSTALLED := $(VENV)/.installed
 TRITON_VENV := .venv-triton
 TRITON_BIN := $(TRITON_VENV)/bin
 TRITON_INSTALLED := $(TRITON_VENV)/.installed
+WHEELS_VENV := .venv-wheels
+WHEELS_BIN := $(WHEELS_VENV)/bin
+WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-triton lint fuzz bench clean
+.PHONY: demo test test-triton lint check-schemas fuzz bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -21,10 +24,17 @@ test: $(INSTALLED)
 test-triton: $(TRITON_INSTALLED)
 	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton tests/pytorch/test_triton.py $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(INSTALLED) check-schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Files that only the repository's host reads. The schemas come with the tool: no network is needed.
+check-schemas: $(INSTALLED)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format --default-filetype yaml CITATION.cff
 
 # The C++ core under AddressSanitizer and UBSan, fed by libFuzzer; needs clang and its runtime (Debian: clang,
 # libclang-rt-14-dev). Ten minutes on one core; what it finds is written to build/fuzz.
@@ -37,6 +47,13 @@ fuzz:
 bench: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/ademamix bench $(ARGS)
+
+# What a release uploads: the sdist, and from it the wheels for Python 3.10 to 3.14; needs Docker. A core that does not
+# compile ends this: cibuildwheel refuses the wheel without one, which an install would accept.
+wheels: $(WHEELS_INSTALLED)
+	rm -rf dist
+	$(WHEELS_BIN)/python -m build --sdist
+	$(WHEELS_BIN)/cibuildwheel --platform linux --output-dir dist dist/*.tar.gz
 
 $(INSTALLED): $(BUILD_INPUTS)
 	$(PYTHON) -m venv $(VENV)
@@ -52,5 +69,11 @@ $(TRITON_INSTALLED): constraints.txt
 	$(TRITON_BIN)/pip install -q -c constraints.txt triton numpy hypothesis pytest
 	touch $@
 
+$(WHEELS_INSTALLED): constraints.txt
+	$(PYTHON) -m venv $(WHEELS_VENV)
+	$(WHEELS_BIN)/pip install -q --upgrade pip
+	$(WHEELS_BIN)/pip install -q -c constraints.txt build cibuildwheel
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(TRITON_VENV) build dist out
+	rm -rf $(VENV) $(TRITON_VENV) $(WHEELS_VENV) build dist out
