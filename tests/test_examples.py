@@ -1,4 +1,4 @@
-"""The examples run, and the README's Python runs."""
+"""The examples run, the Python in the documentation runs, and its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -24,3 +24,22 @@ def test_python_in_the_documentation(page):
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that the repository's host makes of headings: in lower case, words joined by dashes."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    for link in (link for link in links if "://" not in link):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
