@@ -39,7 +39,7 @@ check-schemas: $(INSTALLED)
 # The C++ core under AddressSanitizer and UBSan, fed by libFuzzer; needs clang and its runtime (Debian: clang,
 # libclang-rt-14-dev). Ten minutes on one core; what it finds is written to build/fuzz.
 fuzz:
-	cmake -S csrc -B build/fuzz -DADEMAMIX_FUZZ=ON -DADEMAMIX_SANITIZE=fuzzer,address,undefined \
+	cmake -S tests/csrc -B build/fuzz -DADEMAMIX_FUZZ=ON -DADEMAMIX_SANITIZE=fuzzer,address,undefined \
 	  -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS=-O2
 	cmake --build build/fuzz --parallel 2
 	cd build/fuzz && ./fuzz -runs=1200000 -max_len=300 $(ARGS)

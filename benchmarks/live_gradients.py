@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ademamix import AdEMAMix
-from ademamix.pytorch import storage
+from ademamix.pytorch.parameter_state import values_of
 from other_codes import RoundTrip, bf16, dynamic
 from small_lm import Shape, SmallTransformer, coded_parameters, learning_rate_schedule, training_batches
 from study import Progress, Results, markdown, parse, write_atomically
@@ -70,7 +70,7 @@ class OptimizerAverage:
         self._optimizer.step()
 
     def values(self) -> list[Tensor]:
-        return [storage.values_of(self._optimizer.state[parameter], "exp_avg_slow") for parameter in self._parameters]
+        return [values_of(self._optimizer.state[parameter], "exp_avg_slow") for parameter in self._parameters]
 
     def state_dict(self) -> Any:
         return self._optimizer.state_dict()

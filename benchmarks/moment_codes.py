@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ademamix import formats
 from ademamix.pytorch import block_codes
 from other_codes import RoundTrip, bf16, companded, dynamic, fp16, offset_float
 from study import Progress, Results, markdown, parse
@@ -40,14 +41,14 @@ class Candidate(NamedTuple):
     round_trip: RoundTrip
     bits: int
     scale_bits: int = 0
-    block: int = block_codes.BLOCK
+    block: int = formats.BLOCK
 
     @property
     def bytes_per_parameter(self) -> float:
         return (self.bits + self.scale_bits / self.block) / 8
 
 
-def chosen(name: str, code: block_codes.BlockCode, *, stochastic: bool = True) -> Candidate:
+def chosen(name: str, code: formats.BlockCode, *, stochastic: bool = True) -> Candidate:
     """Return a code of the optimizer itself."""
 
     def round_trip(values: Tensor) -> Tensor:
@@ -72,8 +73,8 @@ def slow_candidates() -> list[Candidate]:
     linear = {stochastic: companded(1, 32767, size=128, stochastic=stochastic) for stochastic in (False, True)}
     square = {stochastic: companded(2, 32767, size=128, stochastic=stochastic) for stochastic in (False, True)}
     return [
-        chosen("**16-bit offset float 12/7, stochastic, block 128**", block_codes.SLOW),
-        chosen("16-bit offset float 12/7, nearest, block 128", block_codes.SLOW, stochastic=False),
+        chosen("**16-bit offset float 12/7, stochastic, block 128**", formats.SLOW),
+        chosen("16-bit offset float 12/7, nearest, block 128", formats.SLOW, stochastic=False),
         offset(16, 13, 3),
         offset(16, 11, 15),
         *(offset(16, 12, 7, block=block) for block in (64, 256, 1024)),
@@ -93,8 +94,8 @@ def slow_candidates() -> list[Candidate]:
 def square_candidates() -> list[Candidate]:
     linear = companded(1, 255, size=128, stochastic=False)
     return [
-        chosen("**8-bit offset float 4/15, stochastic, block 128**", block_codes.SQUARE),
-        chosen("8-bit offset float 4/15, nearest, block 128", block_codes.SQUARE, stochastic=False),
+        chosen("**8-bit offset float 4/15, stochastic, block 128**", formats.SQUARE),
+        chosen("8-bit offset float 4/15, nearest, block 128", formats.SQUARE, stochastic=False),
         of_root(offset(8, 5, 7, positive=True)),
         Candidate("8-bit dynamic unsigned, nearest, block 256", dynamic(signed=False), 8, 32, 256),
         Candidate("8-bit dynamic unsigned, stochastic, block 256", dynamic(signed=False, stochastic=True), 8, 32, 256),
@@ -104,8 +105,8 @@ def square_candidates() -> list[Candidate]:
 
 def fast_candidates() -> list[Candidate]:
     return [
-        chosen("**8-bit offset float 4/7, stochastic, block 128**", block_codes.FAST),
-        chosen("8-bit offset float 4/7, nearest, block 128", block_codes.FAST, stochastic=False),
+        chosen("**8-bit offset float 4/7, stochastic, block 128**", formats.FAST),
+        chosen("8-bit offset float 4/7, nearest, block 128", formats.FAST, stochastic=False),
         Candidate("8-bit dynamic, nearest, block 256", dynamic(), 8, 32, 256),
         Candidate("8-bit dynamic, stochastic, block 256", dynamic(stochastic=True), 8, 32, 256),
         Candidate("int8 linear, nearest, block 128", companded(1, 127, size=128, stochastic=False), 8, 32),

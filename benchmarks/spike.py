@@ -15,8 +15,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ademamix import AdEMAMix
-from ademamix.pytorch import block_codes
+from ademamix import AdEMAMix, formats
 from study import Progress, Results, markdown, parse
 
 SPIKES = (1e4, 1e5, 1e6, 1e8)
@@ -27,24 +26,24 @@ ROWS = 32
 @contextlib.contextmanager
 def without_wide_blocks() -> Iterator[None]:
     """Let no block be wide: fp32 has no values 255 octaves apart."""
-    octaves, block_codes.WELL_RESOLVED = block_codes.WELL_RESOLVED, 255
+    octaves, formats.WELL_RESOLVED = formats.WELL_RESOLVED, 255
     try:
         yield
     finally:
-        block_codes.WELL_RESOLVED = octaves
+        formats.WELL_RESOLVED = octaves
 
 
 def distances(spike: float, beta2: float, before: int, after: int) -> list[float]:
     """Return the mean distance of the neighbours after the spike, with moments in fp32 and in compact storage."""
     generator = torch.Generator().manual_seed(0)
-    params = [torch.zeros(ROWS, block_codes.BLOCK) for _ in range(2)]
+    params = [torch.zeros(ROWS, formats.BLOCK) for _ in range(2)]
     optimizers = [
         AdEMAMix([param], betas=(0.9, beta2), total_steps=10_000, weight_decay=0.0, foreach=True, state_storage=storage)
         for param, storage in zip(params, ("fp32", "compact"), strict=True)
     ]
     starts: list[torch.Tensor] = []
     for step in range(before + after):
-        gradient = 0.5 * torch.randn(ROWS, block_codes.BLOCK, generator=generator) + 0.3
+        gradient = 0.5 * torch.randn(ROWS, formats.BLOCK, generator=generator) + 0.3
         if step == before:
             gradient[:, 0] *= spike
             starts = [param.clone() for param in params]

@@ -17,9 +17,9 @@ struct BFloat16Storage {
    public:
     Decoder(const Codes& codes, const Scales&) : codes_(codes) {}
 
-    Floats fast(int i) const { return float_of(widen(codes_.fast + i) << 16); }
-    Floats slow(int i) const { return float_of(widen(codes_.slow + i) << 16); }
-    Floats square(int i) const { return float_of(widen(codes_.square + i) << 16); }
+    Floats fast(int i) const { return float_of(widen(codes_.fast + i) << kBF16Shift); }
+    Floats slow(int i) const { return float_of(widen(codes_.slow + i) << kBF16Shift); }
+    Floats square(int i) const { return float_of(widen(codes_.square + i) << kBF16Shift); }
 
    private:
     Codes codes_;
@@ -30,10 +30,10 @@ struct BFloat16Storage {
     Floats slow = all(0.0f);
     Floats square = all(0.0f);
 
-    void see(Floats m1, Floats m2, Floats nu) {
-      fast = nan_of(fast, m1);
-      slow = nan_of(slow, m2);
-      square = nan_of(square, nu);
+    void see(Floats new_fast, Floats new_slow, Floats new_square) {
+      fast = nan_of(fast, new_fast);
+      slow = nan_of(slow, new_slow);
+      square = nan_of(square, new_square);
     }
 
     // At least as large as each: their sum.
@@ -56,14 +56,16 @@ struct BFloat16Storage {
 
     ADEMAMIX_INLINE void write(const Codes& codes, int i) const {
       const GroupWords random(block_key_, i);
-      write_group(codes.slow + i, moments_->slow + i, random,
-                  [](Floats x, Words word) { return (bits_of(x) + (word >> 16)) >> 16; });
       if constexpr (kFast) {
         write_group(codes.fast + i, moments_->fast + i, random,
-                    [](Floats x, Words word) { return (bits_of(x) + (word & 0xffffu)) >> 16; });
+                    [](Floats x, Words word) { return (bits_of(x) + (word & kBF16Mask)) >> kBF16Shift; });
       }
+      write_group(codes.slow + i, moments_->slow + i, random,
+                  [](Floats x, Words word) { return (bits_of(x) + (word >> kBF16Shift)) >> kBF16Shift; });
       write_group(codes.square + i, moments_->square + i, random,
-                  [](Floats x, Words word) { return (bits_of(x) + (more_random_words(word) >> 16)) >> 16; });
+                  [](Floats x, Words word) {
+                    return (bits_of(x) + (more_random_words(word) >> kBF16Shift)) >> kBF16Shift;
+                  });
     }
 
     ADEMAMIX_INLINE void finish(const Codes&, int, const Scales&) const {}

@@ -1,9 +1,12 @@
-// The Python face of the core: lists of tensors in, nothing out. `pytorch/step_fused.py` is its only caller.
+// The Python face of the core: steps on lists of tensors (`pytorch/step_cpu.py`), looks at their state (`state.py`) and
+// clocks (`coefficients.py`), and the numbers of its formats.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <string>
 
 #include "parallel.h"
 #include "state_layout.h"
@@ -25,36 +28,35 @@ using Row = std::array<double, 8>;
 constexpr double kLastStep = 1LL << 53;  // the last one that a double counts to
 
 ademamix::Coefficients coefficients_from(const Row& row) {
-  if (!(row[7] >= 0 && row[7] <= kLastStep)) throw nb::value_error("a clock of the optimizer shows no number of steps");
-  return {row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]};
+  const ademamix::Coefficients c{row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]};
+  if (!(c.step >= 0 && c.step <= kLastStep)) throw nb::value_error("a clock of the optimizer shows no number of steps");
+  return c;
 }
 
-// The lists of a group's tensors. Those of m1, of scales and of counts may be empty.
+// The lists of a group's tensors, in the order of `Tensors` in pytorch/tensors.py. Those of fast averages, of scales and
+// of counts may be empty.
 struct Columns {
   nb::list parameters, gradients, fasts, slows, squares, fast_scales, slow_scales, square_scales, skipped;
 };
+using ColumnArray = std::array<nb::list, 9>;
 
 nb::handle item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
 
 Dtype dtype_of(const Memory& memory, const char* role, size_t i) {
-  if (memory.type > ElementType::f16) TensorReader::fail(role, i, "is not of floating point");
+  if (!ademamix::is_floating_point(memory.type)) TensorReader::fail(role, i, "is not of floating point");
   return static_cast<Dtype>(memory.type);
 }
+
+constexpr ElementType kFastCode = ademamix::element_type<ademamix::FastCode>();
+constexpr ElementType kSlowCode = ademamix::element_type<ademamix::SlowCode>();
+constexpr ElementType kSquareCode = ademamix::element_type<ademamix::SquareCode>();
 
 Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
   const ElementType plain = parameter == Dtype::f64 ? ElementType::f64 : ElementType::f32;
   if (slow.type == plain) return Storage::plain;
   if (parameter != Dtype::f64 && slow.type == ElementType::bf16) return Storage::bf16;
-  if (parameter != Dtype::f64 && slow.type == ElementType::i16) return Storage::compact;
+  if (parameter != Dtype::f64 && slow.type == kSlowCode) return Storage::compact;
   TensorReader::fail("slow average", i, "has elements of a type that no storage has");
-}
-
-// The types of m1 and nu, where m2 has that of `slow`.
-ElementType fast_type(Storage storage, ElementType slow) {
-  return storage == Storage::compact ? ElementType::i8 : slow;
-}
-ElementType square_type(Storage storage, ElementType slow) {
-  return storage == Storage::compact ? ElementType::u8 : slow;
 }
 
 // The number of blocks in a tensor whose storage is coded.
@@ -84,9 +86,10 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   const auto optional = [&](const nb::list& list, const char* role, int64_t count, ElementType type) {
     return list.size() == 0 ? nullptr : reader.read(item(list, i), role, i, count, type);
   };
-  tensor.fast = optional(columns.fasts, "fast average", size, fast_type(tensor.storage, slow.type));
+  const bool coded = tensor.storage == Storage::compact;
+  tensor.fast = optional(columns.fasts, "fast average", size, coded ? kFastCode : slow.type);
   tensor.square =
-      reader.read(item(columns.squares, i), "second moment", i, size, square_type(tensor.storage, slow.type));
+      reader.read(item(columns.squares, i), "second moment", i, size, coded ? kSquareCode : slow.type);
   tensor.skipped = static_cast<int64_t*>(optional(columns.skipped, "count of skipped elements", 1, ElementType::i64));
   if (tensor.storage == Storage::plain) return tensor;
 
@@ -94,7 +97,7 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   const auto scales = [&](const nb::list& list, const char* role) {
     return static_cast<uint8_t*>(optional(list, role, blocks, ElementType::u8));
   };
-  if (tensor.storage == Storage::compact) {
+  if (coded) {
     tensor.fast_scale = scales(columns.fast_scales, "scale of the fast average");
     tensor.slow_scale = scales(columns.slow_scales, "scale of the slow average");
     tensor.square_scale = scales(columns.square_scales, "scale of the second moment");
@@ -118,25 +121,23 @@ void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
   }
 }
 
-// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous.
-bool step(const nb::list& parameters, const nb::list& gradients, const nb::list& fasts, const nb::list& slows,
-          const nb::list& squares, const nb::list& fast_scales, const nb::list& slow_scales,
-          const nb::list& square_scales, const nb::list& skipped, const std::vector<int64_t>& row_sizes,
-          const std::vector<int64_t>& indices, const std::vector<Row>& coefficients, const std::vector<int>& rows,
-          TensorReader reader, double gradient_factor, bool stochastic_rounding, uint64_t rounding_seed, int threads) {
-  const Columns columns{parameters,  gradients,   fasts,         slows,  squares,
-                        fast_scales, slow_scales, square_scales, skipped};
+// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous. `rows` are the positions of
+// the tensors' coefficients.
+bool step(const ColumnArray& lists, const std::vector<int64_t>& row_sizes, const std::vector<int64_t>& indices,
+          const std::vector<Row>& coefficients, const std::vector<int>& rows, TensorReader reader,
+          const ademamix::Options& options) {
+  const Columns columns{lists[0], lists[1], lists[2], lists[3], lists[4], lists[5], lists[6], lists[7], lists[8]};
   check_lengths(columns, {row_sizes.size(), indices.size(), rows.size()});
   std::vector<ademamix::Tensor> tensors;
-  tensors.reserve(parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  tensors.reserve(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
     tensors.push_back(read_tensor(reader, columns, i, row_sizes[i]));
     tensors.back().index = indices[i];
     tensors.back().coefficients = coefficients_from(coefficients.at(static_cast<size_t>(rows[i])));
   }
   if (!reader.contiguous()) return false;
   nb::gil_scoped_release released;
-  ademamix::step(tensors, {gradient_factor, stochastic_rounding, rounding_seed, threads});
+  ademamix::step(tensors, options);
   return true;
 }
 
@@ -177,14 +178,68 @@ class Clocks {
   std::vector<float*> clocks_;
 };
 
+template <class Code>
+std::string dtype_name() {
+  return (std::is_signed_v<Code> ? "int" : "uint") + std::to_string(8 * sizeof(Code));
+}
+
+template <class Code>
+nb::dict described(const ademamix::BlockCode& format) {
+  nb::dict fields;
+  fields["dtype"] = dtype_name<Code>();
+  fields["mantissa_bits"] = format.mantissa_bits;
+  fields["octaves"] = format.octaves;
+  fields["first_random_bit"] = format.first_random_bit;
+  fields["random_bits"] = format.random_bits;
+  return fields;
+}
+
+// The numbers of formats.h, under their names in formats.py.
+nb::dict formats() {
+  nb::dict numbers;
+  numbers["BLOCK"] = ademamix::kBlockSize;
+  numbers["LEAST_EXPONENT"] = ademamix::kLeastExponent;
+  numbers["GREATEST_EXPONENT"] = ademamix::kGreatestExponent;
+  numbers["GRADIENT_LIMIT"] = ademamix::kGradientLimit;
+  numbers["FIRST_MIXER"] = ademamix::kFirstMixer;
+  numbers["SECOND_MIXER"] = ademamix::kSecondMixer;
+  numbers["FIRST_KEY"] = ademamix::kFirstKey;
+  numbers["SECOND_KEY"] = ademamix::kSecondKey;
+  numbers["MOMENT_DOMAIN"] = ademamix::kMomentDomain;
+  numbers["LANE_STEP"] = ademamix::kLaneStep;
+  numbers["BF16_SHIFT"] = ademamix::kBF16Shift;
+  numbers["BF16_MASK"] = ademamix::kBF16Mask;
+  numbers["FAST"] = described<ademamix::FastCode>(ademamix::kFastFormat);
+  numbers["SLOW"] = described<ademamix::SlowCode>(ademamix::kSlowFormat);
+  numbers["SQUARE"] = described<ademamix::SquareCode>(ademamix::kSquareFormat);
+  numbers["WIDE_SQUARE"] = described<ademamix::SquareCode>(ademamix::kWideSquareFormat);
+  numbers["FIRST_WIDE_SCALE"] = ademamix::kFirstWideScale;
+  numbers["LAST_WIDE_SCALE"] = ademamix::kLastWideScale;
+  numbers["WIDE_BASE"] = ademamix::kWideBase;
+  numbers["WIDE_SHIFT"] = ademamix::kWideShift;
+  numbers["WELL_RESOLVED"] = ademamix::kWellResolved;
+  return numbers;
+}
+
+nb::dict element_types() {
+  nb::dict numbers;
+  for (const auto& [name, type] : ademamix::kElementTypes) numbers[name] = static_cast<int>(type);
+  return numbers;
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
   m.doc() = "Fused CPU kernels of ademamix";
   nb::set_leak_warnings(false);  // the reader lives as long as the process
-  m.def("step", &step, "parameters"_a, "gradients"_a, "fasts"_a, "slows"_a, "squares"_a, "fast_scales"_a,
-        "slow_scales"_a, "square_scales"_a, "skipped"_a, "row_sizes"_a, "indices"_a, "coefficients"_a, "rows"_a,
-        "reader"_a, "gradient_factor"_a, "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  m.attr("FORMATS") = formats();
+  m.attr("ELEMENT_TYPES") = element_types();
+  nb::class_<ademamix::Options>(m, "Options")
+      .def("__init__", [](ademamix::Options* self, double gradient_factor, bool stochastic_rounding,
+                          uint64_t rounding_seed, int threads) {
+        new (self) ademamix::Options{gradient_factor, stochastic_rounding, rounding_seed, threads};
+      }, "gradient_factor"_a, "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
+  m.def("step", &step, "columns"_a, "row_sizes"_a, "indices"_a, "coefficients"_a, "rows"_a, "reader"_a, "options"_a);
   m.def("check_memory", &check_memory, "columns"_a, "reader"_a);
   nb::class_<TensorReader>(m, "TensorReader")
       .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,

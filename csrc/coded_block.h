@@ -38,7 +38,7 @@ struct LaneWords {
   alignas(64) uint32_t words[kBlockSize];
 
   constexpr LaneWords() : words() {
-    for (uint32_t i = 0; i < kBlockSize; ++i) words[i] = i * 0x9e3779b9u;
+    for (uint32_t i = 0; i < kBlockSize; ++i) words[i] = i * kLaneStep;
   }
 };
 constexpr LaneWords kLaneWords;
@@ -46,13 +46,13 @@ constexpr LaneWords kLaneWords;
 // The random words of the elements from `i` on in the block with this key. The steps are the first of `mix`.
 inline Words random_words(Words block_key, int i) {
   Words x = block_key + load(kLaneWords.words + i);
-  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 16)) * kFirstMixer;
   return x ^ (x >> 15);
 }
 
 // Random words that are independent of those.
 inline Words more_random_words(Words random) {
-  const Words x = random * 0x846ca68bu;
+  const Words x = random * kSecondMixer;
   return x ^ (x >> 16);
 }
 

@@ -26,7 +26,7 @@ struct Context {
         stochastic_rounding(run.options->stochastic_rounding),
         element_words(run.options->rounding_seed, tensor.index, static_cast<int64_t>(tensor.coefficients.step)),
         block_words(element_words) {
-    block_words.absorb(1);  // keeps them apart from the words that round parameters
+    block_words.absorb(kMomentDomain);  // keeps them apart from the words that round parameters
   }
 
   bool in_place() const {

@@ -25,7 +25,7 @@ struct VectorAverage {
 };
 
 struct VectorRates {
-  VectorAverage fast, square, slow;
+  VectorAverage fast, slow, square;
   Floats slow_gain, step_size, eps, decay;
   Words skip;  // all ones: elements without a finite gradient stay
   uint32_t suspect_square;  // the bits of a second moment that no gradient below the limit adds as much to
@@ -33,8 +33,8 @@ struct VectorRates {
   explicit VectorRates(const Tensor& tensor) : VectorRates(tensor.coefficients, tensor.skipped != nullptr) {}
   VectorRates(const Coefficients& c, bool skips)
       : fast(c.fast_rate),
-        square(c.square_rate),
         slow(c.slow_rate),
+        square(c.square_rate),
         slow_gain(all(static_cast<float>(c.slow_gain))),
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
@@ -45,7 +45,7 @@ struct VectorRates {
   // An average that forgets more than half of itself in a step.
   template <bool kFast>
   bool forgetful() const {
-    return (kFast && fast.from_x) || square.from_x || slow.from_x;
+    return (kFast && fast.from_x) || slow.from_x || square.from_x;
   }
 };
 
@@ -83,19 +83,19 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
     const auto unless_kept = [&](Floats before, Floats after) {
       return kCareful ? choose(nonfinite(g) & rate.skip, before, after) : after;
     };
-    Floats m1 = all(0.0f);
+    Floats new_fast = all(0.0f);
     if constexpr (kFast) {
       const Floats fast = old.fast(i);
-      m1 = unless_kept(fast, rate.fast.template moved<kCareful>(fast, g));
-      store(moments.fast + i, m1);
+      new_fast = unless_kept(fast, rate.fast.template moved<kCareful>(fast, g));
+      store(moments.fast + i, new_fast);
     }
     const Floats slow = old.slow(i);
-    const Floats m2 = unless_kept(slow, rate.slow.template moved<kCareful>(slow, g));
-    store(moments.slow + i, m2);
+    const Floats new_slow = unless_kept(slow, rate.slow.template moved<kCareful>(slow, g));
+    store(moments.slow + i, new_slow);
     const Floats square = old.square(i);
-    const Floats nu = unless_kept(square, rate.square.template moved<kCareful>(square, g * g));
-    store(moments.square + i, nu);
-    watch.see(m1, m2, nu);
+    const Floats new_square = unless_kept(square, rate.square.template moved<kCareful>(square, g * g));
+    store(moments.square + i, new_square);
+    watch.see(new_fast, new_slow, new_square);
   }
   return watch;
 }
@@ -104,10 +104,10 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
 template <class Storage, bool kFast, bool kCareful>
 ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
                                        int i) {
-  const Floats m1 = kFast ? load(moments.fast + i) : gradients<Storage, kCareful>(block, i);
-  const Floats m2 = load(moments.slow + i);
-  const Floats nu = load(moments.square + i);
-  const Floats direction = (m1 + rate.slow_gain * m2) / (square_root(nu) + rate.eps);
+  const Floats fast = kFast ? load(moments.fast + i) : gradients<Storage, kCareful>(block, i);
+  const Floats slow = load(moments.slow + i);
+  const Floats square = load(moments.square + i);
+  const Floats direction = (fast + rate.slow_gain * slow) / (square_root(square) + rate.eps);
   const Floats before = load(block.parameter + i);
   const Floats after = before - (rate.decay * before + rate.step_size * direction);
   const Words stays = nonfinite(load(block.gradient + i)) & rate.skip;

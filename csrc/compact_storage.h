@@ -8,47 +8,50 @@
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 
-// Codes with `kFraction` bits after the leading one, and the offset 2^-kDepth times the block's bound. The bound is a
-// power of two and part of the offset: nothing is multiplied by it.
-template <uint32_t kFraction, uint32_t kDepth>
+// The codes of a format in a block. The bound is a power of two and part of the offset: nothing is multiplied by it.
+template <const BlockCode& kFormat>
 struct Grid {
-  static constexpr uint32_t kShift = 23 - kFraction;
+  static constexpr uint32_t kShift = kFormat.shift();
   Words offset_bits;
 
   // A scale is the biased exponent of the block's bound. It is 0 for moments that were never written, and the offset
   // is then 0, as are the codes.
-  explicit Grid(uint32_t scale) : offset_bits(all(scale == 0 ? 0 : (scale - kDepth) << 23)) {}
+  explicit Grid(uint32_t scale) : offset_bits(all(scale == 0 ? 0 : (scale - kFormat.octaves) << 23)) {}
 
   Floats decode(Words code) const { return float_of((code << kShift) + offset_bits) - float_of(offset_bits); }
 
   Floats decode_signed(Words code) const { return with_sign(decode(magnitude(code)), code); }
 
-  // `random` + `kLow` is below 1 << kShift.
-  template <uint32_t kLow>
-  Words encode(Floats magnitude, Words random) const {
-    return (bits_of(magnitude + float_of(offset_bits)) + random + (kLow - offset_bits)) >> kShift;
+  Words encode(Floats magnitude, Words random_word) const {
+    const Words noise = random_part(random_word);
+    return (bits_of(magnitude + float_of(offset_bits)) + noise + (kFormat.random_rest() - offset_bits)) >> kShift;
   }
 
-  template <uint32_t kLow>
-  Words encode_signed(Floats x, Words random) const {
-    return negated_with(encode<kLow>(float_of(bits_of(x) & 0x7fffffffu), random), x);
+  Words encode_signed(Floats x, Words random_word) const {
+    return negated_with(encode(float_of(bits_of(x) & 0x7fffffffu), random_word), x);
+  }
+
+ private:
+  // The bits of a random word that are this format's, as the upper ones of those that a code drops.
+  static Words random_part(Words word) {
+    constexpr int kLeft = kFormat.random_left();
+    if constexpr (kLeft > 0) word = word << kLeft;
+    if constexpr (kLeft < 0) word = word >> -kLeft;
+    constexpr bool kIsTop = kFormat.first_random_bit + kFormat.random_bits == 32;
+    if constexpr (kIsTop) return word;
+    return word & kFormat.random_mask();
   }
 };
 
-// The codes of squares. Where some of a block are so much smaller than its largest that they would have hardly a digit,
-// all of its codes are coarser, and reach as far down as fp32 does: a gradient that was large once would keep its
-// neighbours from moving for thousands of steps, since updates are divided by the roots of squares.
-//
-// The scales of such wide blocks are numbers that no other block has. They stand for every eighth power of two.
-using SquareGrid = Grid<4, 15>;
-using WideSquareGrid = Grid<2, 60>;
-constexpr uint32_t kFirstWideScale = 2;
-constexpr uint32_t kLastWideScale = 26;
+using FastGrid = Grid<kFastFormat>;
+using SlowGrid = Grid<kSlowFormat>;
+using SquareGrid = Grid<kSquareFormat>;
+using WideSquareGrid = Grid<kWideSquareFormat>;
 
 // The biased exponent that bounds a wide block, and the least wide scale whose bound is not below an exponent.
-constexpr uint32_t wide_exponent(uint32_t scale) { return 45 + 8 * scale; }
+constexpr uint32_t wide_exponent(uint32_t scale) { return kWideBase + (scale << kWideShift); }
 constexpr uint32_t wide_scale(uint32_t exponent) {
-  const uint32_t scale = exponent <= wide_exponent(0) ? 0 : (exponent - wide_exponent(0) + 7) / 8;
+  const uint32_t scale = exponent <= kWideBase ? 0 : (exponent - kWideBase + (1u << kWideShift) - 1) >> kWideShift;
   return scale < kFirstWideScale ? kFirstWideScale : scale;
 }
 
@@ -70,13 +73,10 @@ class SquareDecoder {
 };
 
 struct CompactStorage {
-  using FastCode = int8_t;
-  using SlowCode = int16_t;
-  using SquareCode = uint8_t;
+  using FastCode = ademamix::FastCode;
+  using SlowCode = ademamix::SlowCode;
+  using SquareCode = ademamix::SquareCode;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
-
-  using FastGrid = Grid<4, 7>;
-  using SlowGrid = Grid<12, 7>;
 
   struct Grids {
     FastGrid fast;
@@ -104,7 +104,7 @@ struct CompactStorage {
     SquareDecoder square_;
   };
 
-  // The largest magnitudes, and the smallest square. Those of m1 and m2 may pass over NaN: stored moments are finite, so
+  // The largest magnitudes, and the smallest square. Those of averages may pass over NaN: stored moments are finite, so
   // what makes them NaN is the gradient, and it does the same to the average of its squares.
   struct Watch {
     Floats fast = all(0.0f);
@@ -112,11 +112,11 @@ struct CompactStorage {
     Words square = all(0u);
     Words smallest_square = all(~0u);  // less 1, so that 0 is not the smallest
 
-    void see(Floats m1, Floats m2, Floats nu) {
-      fast = larger_magnitude(fast, m1);
-      slow = larger_magnitude(slow, m2);
-      square = larger(square, bits_of(nu));
-      smallest_square = smaller(smallest_square, bits_of(nu) - 1u);
+    void see(Floats new_fast, Floats new_slow, Floats new_square) {
+      fast = larger_magnitude(fast, new_fast);
+      slow = larger_magnitude(slow, new_slow);
+      square = larger(square, bits_of(new_square));
+      smallest_square = smaller(smallest_square, bits_of(new_square) - 1u);
     }
 
     uint32_t largest_square() const { return largest(square); }
@@ -135,17 +135,15 @@ struct CompactStorage {
 
     ADEMAMIX_INLINE void write(const Codes& codes, int i) {
       const GroupWords random(block_key_, i);
-      write_group(codes.slow + i, moments_->slow + i, random,
-                  [this](Floats x, Words word) { return grids_.slow.template encode_signed<0>(x, word >> 21); });
       if constexpr (kFast) {
-        write_group(codes.fast + i, moments_->fast + i, random, [this](Floats x, Words word) {
-          return grids_.fast.template encode_signed<0x100>(x, word & 0x7fe00u);
-        });
+        write_group(codes.fast + i, moments_->fast + i, random,
+                    [this](Floats x, Words word) { return grids_.fast.encode_signed(x, word); });
       }
+      write_group(codes.slow + i, moments_->slow + i, random,
+                  [this](Floats x, Words word) { return grids_.slow.encode_signed(x, word); });
       if (wide_) return;
-      write_group(codes.square + i, moments_->square + i, random, [this](Floats x, Words word) {
-        return not_zero(grids_.square.template encode<0x200>(x, (word << 10) & 0x7fc00u), x);
-      });
+      write_group(codes.square + i, moments_->square + i, random,
+                  [this](Floats x, Words word) { return not_zero(grids_.square.encode(x, word), x); });
     }
 
     // Writes the squares of a wide block.
@@ -155,10 +153,7 @@ struct CompactStorage {
 
    private:
     // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
-    static constexpr uint32_t kSmallestScale = 27;
-    static constexpr uint32_t kLargestBits = 253u << 23;
-    // Octaves below a block's bound in which steps are at most a quarter of the square.
-    static constexpr uint32_t kWellResolved = 17;
+    static constexpr uint32_t kLargestBits = kGreatestExponent << 23;
 
     // A positive square never becomes 0: the division by its root would be one by eps alone.
     static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
@@ -169,9 +164,8 @@ struct CompactStorage {
       *scale = static_cast<uint8_t>(wide_scale(*scale));
       const WideSquareGrid grid(wide_exponent(*scale));
       for (int i = 0; i < size; i += kGroupSize) {
-        write_group(codes + i, squares + i, GroupWords(all(block_key), i), [&grid](Floats x, Words word) {
-          return not_zero(grid.encode<0x800>(x, (word << 12) & 0x1ff000u), x);
-        });
+        write_group(codes + i, squares + i, GroupWords(all(block_key), i),
+                    [&grid](Floats x, Words word) { return not_zero(grid.encode(x, word), x); });
       }
     }
 
@@ -197,7 +191,7 @@ struct CompactStorage {
     // The scale of the least power of two that is not below the value of these bits.
     static uint32_t scale_above(uint32_t bits) {
       const uint32_t scale = (bits + 0x7fffffu) >> 23;
-      return scale < kSmallestScale ? kSmallestScale : scale;
+      return scale < kLeastExponent ? kLeastExponent : scale;
     }
 
     // Copies values with 0 for those that are not finite and 2^126 for larger ones. Returns the largest magnitude.

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 
+#include "formats.h"
+
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 
@@ -30,10 +32,8 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-// Squares of gradients up to this are finite in fp32, and have a code. What is larger, but finite, is taken for this:
-// its square would make the second moment infinite, and the parameter NaN a step later.
-constexpr double kGradientLimit = 0x1p62;
-
+// What is larger than the limit, but finite, is taken for the limit: its square would make the second moment infinite,
+// and the parameter NaN a step later.
 template <class T>
 inline T limited(T x, T limit = static_cast<T>(kGradientLimit)) {
   const T size = std::abs(x);
@@ -90,10 +90,9 @@ inline void store(Float16& to, float x) {
 }
 
 // A mixing function of 32-bit words: every bit of the result depends on every bit of x.
-// Constants: C. Wellons, hash-prospector ("lowbias32").
 inline uint32_t mix(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x7feb352du;
-  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  x = (x ^ (x >> 16)) * kFirstMixer;
+  x = (x ^ (x >> 15)) * kSecondMixer;
   return x ^ (x >> 16);
 }
 
@@ -103,7 +102,7 @@ struct RoundingStream {
   uint32_t key0;
   uint32_t key1;
 
-  RoundingStream(uint64_t seed, int64_t index, int64_t step) : key0(0x243f6a88u), key1(0x85a308d3u) {
+  RoundingStream(uint64_t seed, int64_t index, int64_t step) : key0(kFirstKey), key1(kSecondKey) {
     const uint64_t words[] = {seed, static_cast<uint64_t>(index), static_cast<uint64_t>(step)};
     for (uint64_t word : words) {
       absorb(static_cast<uint32_t>(word));
@@ -126,7 +125,7 @@ struct RoundingStream {
 // Rounds to one of the two neighbours, up with the probability of the distance to the lower one.
 inline void store_stochastic(BFloat16& to, float x, uint32_t random) {
   const uint32_t bits = bits_of(x);
-  const uint32_t rounded = (bits + (random & 0xffffu)) >> 16;
+  const uint32_t rounded = (bits + (random & kBF16Mask)) >> kBF16Shift;
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
   to.bits = static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
 }

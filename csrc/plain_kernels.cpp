@@ -40,13 +40,13 @@ struct Average {
 
 template <class S>
 struct Rates {
-  Average<S> fast, square, slow;
+  Average<S> fast, slow, square;
   S slow_gain, step_size, eps, decay, gradient_factor;
 
   Rates(const Coefficients& c, double gradient_factor)
       : fast(c.fast_rate),
-        square(c.square_rate),
         slow(c.slow_rate),
+        square(c.square_rate),
         slow_gain(static_cast<S>(c.slow_gain)),
         step_size(static_cast<S>(c.step_size)),
         eps(static_cast<S>(c.eps)),
@@ -73,18 +73,18 @@ int64_t update(const Run& run) {
     if constexpr (std::is_same_v<S, float>) g = limited(g);
     const bool skip = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
     const Bits<S> keep = Bits<S>{0} - static_cast<Bits<S>>(skip);
-    S m1 = g;
+    S new_fast = g;
     if constexpr (kFast) {
-      m1 = rate.fast.moved(fast[i], g);
-      fast[i] = choose(keep, fast[i], m1);
+      new_fast = rate.fast.moved(fast[i], g);
+      fast[i] = choose(keep, fast[i], new_fast);
     }
-    const S m2 = rate.slow.moved(slow[i], g);
-    const S nu = rate.square.moved(square[i], g * g);
-    const S direction = (m1 + rate.slow_gain * m2) / (std::sqrt(nu) + rate.eps);
+    const S new_slow = rate.slow.moved(slow[i], g);
+    const S new_square = rate.square.moved(square[i], g * g);
+    const S direction = (new_fast + rate.slow_gain * new_slow) / (std::sqrt(new_square) + rate.eps);
     const S before = load<S>(parameter[i]);
     const S after = before - (rate.decay * before + rate.step_size * direction);
-    slow[i] = choose(keep, slow[i], m2);
-    square[i] = choose(keep, square[i], nu);
+    slow[i] = choose(keep, slow[i], new_slow);
+    square[i] = choose(keep, square[i], new_square);
     if constexpr (kStochastic) {
       store_stochastic(parameter[i], choose(keep, before, after), random(static_cast<uint64_t>(run.first + i)));
     } else {

@@ -17,9 +17,9 @@ namespace ademamix {
 
 class StateLayout {
  public:
-  // `moments` are the names of m1, if it is stored, m2 and nu, `scales` those of their scales, if they are coded, and
-  // `absent` is a name that must not be there. `types` are the element types of reduced moments, and empty if they are
-  // those of the arithmetic.
+  // `moments` are the names of the fast average, if it is stored, of the slow one and of the squares; `scales` those of
+  // their scales, if they are coded; and `absent` is a name that must not be there. `types` are the element types of
+  // reduced moments, and empty if they are those of the arithmetic.
   StateLayout(nanobind::list moments, std::vector<int> types, nanobind::list scales, nanobind::list clocks,
               nanobind::list counts, nanobind::object absent)
       : moments_(std::move(moments)),
@@ -36,7 +36,7 @@ class StateLayout {
     DLTensor shape, other;
     Memory memory, found;
     if (!reader.has_exchange() || !reader.describe(parameter, shape, memory) || !memory.contiguous) return false;
-    if (memory.type > ElementType::f16 || !alike(reader, gradient, shape, other, found)) return false;
+    if (!is_floating_point(memory.type) || !alike(reader, gradient, shape, other, found)) return false;
     if (found.type != memory.type || is_negated(gradient)) return false;
     const ElementType plain = memory.type == ElementType::f64 ? ElementType::f64 : ElementType::f32;
     for (size_t i = 0; i < moments_.size(); ++i) {

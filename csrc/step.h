@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "formats.h"
+
 namespace ademamix {
 
 // The numbers of one step, from the Python side's `Coefficients`, in its order.
 struct Coefficients {
   double fast_rate;    // 1 - beta1
-  double square_rate;  // 1 - beta2
   double slow_rate;    // 1 - beta3(t)
-  double slow_gain;    // alpha(t) times the bias correction of m1
+  double square_rate;  // 1 - beta2
+  double slow_gain;    // alpha(t) times the bias correction of the fast average
   double step_size;
   double eps;
   double decay;  // lr * weight_decay
@@ -23,20 +25,16 @@ enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
 // How moments are kept.
 //   plain: float, or double for f64 parameters.
 //   bf16: rounded stochastically.
-//   compact: m1 as int8_t, m2 as int16_t and the squares as uint8_t, with a scale for each block.
+//   compact: as FastCode, SlowCode and SquareCode, with a scale for each block.
 // The last two are the coded storages. Their parameters are not f64.
 enum class Storage : int { plain = 0, bf16 = 1, compact = 2 };
-
-// Elements of a coded tensor that share a scale and a key for random words. Each of its rows is cut into blocks, of
-// which the last may be shorter.
-constexpr int kBlockSize = 128;
 
 // A parameter with its gradient and state.
 struct Tensor {
   void* parameter;
   const void* gradient;
-  void* fast;  // m1; null when beta1 = 0
-  void* slow;  // m2
+  void* fast;  // null when beta1 = 0
+  void* slow;
   void* square;
   uint8_t* fast_scale;  // scales are for compact storage alone, one for each block
   uint8_t* slow_scale;

@@ -6,14 +6,42 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "dlpack_exchange.h"
+#include "step.h"
 
 namespace ademamix {
 
-// The types of elements. The first four are those of parameters, `Dtype` in step.h.
-enum class ElementType : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3, i16 = 4, i8 = 5, u8 = 6, i64 = 7, unknown = 8 };
+// The types of elements. The first are those of parameters, `Dtype` in step.h.
+enum class ElementType : int {
+  f32 = static_cast<int>(Dtype::f32),
+  f64 = static_cast<int>(Dtype::f64),
+  bf16 = static_cast<int>(Dtype::bf16),
+  f16 = static_cast<int>(Dtype::f16),
+  i16,
+  i8,
+  u8,
+  i64,
+  unknown
+};
+constexpr bool is_floating_point(ElementType type) { return type <= ElementType::f16; }
+
+// Under the names of their dtypes.
+constexpr std::pair<const char*, ElementType> kElementTypes[] = {
+    {"float32", ElementType::f32},   {"float64", ElementType::f64}, {"bfloat16", ElementType::bf16},
+    {"float16", ElementType::f16},   {"int16", ElementType::i16},   {"int8", ElementType::i8},
+    {"uint8", ElementType::u8},      {"int64", ElementType::i64},
+};
+
+// The type of codes.
+template <class Code>
+constexpr ElementType element_type() {
+  if constexpr (std::is_same_v<Code, int16_t>) return ElementType::i16;
+  if constexpr (std::is_same_v<Code, int8_t>) return ElementType::i8;
+  if constexpr (std::is_same_v<Code, uint8_t>) return ElementType::u8;
+}
 
 // Where the elements of a tensor are.
 struct Memory {

@@ -3,8 +3,8 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-
 import optax
+
 from ademamix.optax import ademamix, from_adamw_state
 
 STEPS, SWITCH = 400, 100

@@ -1,9 +1,9 @@
 """Train a Flax NNX model with AdEMAMix: the one line that differs from optax.adamw is the constructor."""
 
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
-import optax
 from ademamix.optax import ademamix
 
 STEPS = 400

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ademamix import formats
 from ademamix.pytorch import block_codes
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -116,17 +117,17 @@ def test_interval_of_a_mean():
     assert module.verdict_of(0.002, 0.05) == "cannot tell"
 
 
-@pytest.mark.parametrize("code", [block_codes.SLOW, block_codes.FAST, block_codes.SQUARE], ids=str)
+@pytest.mark.parametrize("code", [formats.SLOW, formats.FAST, formats.SQUARE], ids=str)
 def test_the_general_offset_float_is_the_one_of_the_optimizer(code):
     values = torch.randn(8, 512, generator=torch.Generator().manual_seed(0)) ** 5
     values[0, :200] = 0.0
-    is_square = code is block_codes.SQUARE
+    is_square = code is formats.SQUARE
     values = values.abs() if is_square else values
     general = importlib.import_module("other_codes").offset_float(
-        code.mantissa_bits, code.octaves, size=block_codes.BLOCK, stochastic=False, keeps_positive=is_square
+        code.mantissa_bits, code.octaves, size=formats.BLOCK, stochastic=False, keeps_positive=is_square
     )
     codes, scale = block_codes.encode(values, code)
-    is_ordinary = block_codes.per_element(scale > block_codes.LAST_WIDE_SCALE, values.shape[1])
+    is_ordinary = block_codes.per_element(scale > formats.LAST_WIDE_SCALE, values.shape[1])
     assert is_ordinary.all() or (is_square and is_ordinary.any())  # the studies are of ordinary blocks
     assert torch.equal(general(values)[is_ordinary], block_codes.decode(codes, scale)[is_ordinary])
 

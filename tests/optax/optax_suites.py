@@ -12,9 +12,9 @@ import unittest
 from unittest import mock
 
 import jax
+import optax
 from absl.testing import parameterized
 
-import optax
 from ademamix.optax import ademamix, scale_by_ademamix
 
 # Our optimizer in every format; total_steps is the number of steps of the longest test of the suite.

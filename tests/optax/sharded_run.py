@@ -8,9 +8,9 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-import optax
 from ademamix.optax import ademamix
 
 COLLECTIVES = r"all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"

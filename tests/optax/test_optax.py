@@ -9,9 +9,9 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-import optax
 from ademamix.optax import ademamix, scale_by_ademamix
 from ademamix.reference import ReferenceAdEMAMix
 from ademamix.schedules import beta3_for_horizon

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+
 from test_optax import equal, every_format, make, params_of, signature
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from test_optax import FORMATS, equal, every_format, make, params_of, signature
-
 import optax
+import pytest
+
 from ademamix.optax import STATIC_ARGS, ScaleByAdemamixState, ademamix
 from ademamix.reference import ReferenceAdEMAMix
+from test_optax import FORMATS, equal, every_format, make, params_of, signature
 
 
 def run(optimizer, params, steps, gradients_of=lambda params, t: jax.tree.map(lambda x: x - 0.1 * t, params)):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
-from test_optax import equal, every_format, make, params_of, signature
-from test_optax_composition import run
 
-import optax
 from ademamix import AdEMAMix
 from ademamix.optax import STATIC_ARGS, ademamix, from_adamw_state, from_torch, to_adamw_state, to_torch
-from ademamix.pytorch.storage import values_of as torch_storage_of
+from ademamix.pytorch.parameter_state import values_of as torch_storage_of
+from test_optax import equal, every_format, make, params_of, signature
+from test_optax_composition import run
 
 schedule = optax.linear_schedule(1e-2, 0.0, 100)
 LABELS = {"matrix": "a", "nested": "b", "empty": "a"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import golden
-import optax
 from ademamix import alpha_at, beta3_at
 from ademamix.optax import ademamix, alpha_schedule, beta3_schedule, from_adamw_state
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from test_optax import every_format, make
-
 import optax
+import pytest
+
 from ademamix.optax import ademamix, scale_by_ademamix
+from test_optax import every_format, make
 
 LIMIT = 2.0**62
 LARGE = [1.9e19, -3e19, 1e30, -3.3e38]

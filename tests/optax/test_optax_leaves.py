@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from test_optax import equal, every_format, make, params_of, signature
-
 import optax
+import pytest
+
 from ademamix.optax import scale_by_ademamix
+from test_optax import equal, every_format, make, params_of, signature
 
 
 def after_steps(optimizer, params, gradients, update=None):

@@ -8,18 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ademamix.formats import BLOCK, FAST, LAST_WIDE_SCALE, SLOW, SQUARE, WELL_RESOLVED, WIDE_SQUARE
 from ademamix.pytorch import block_codes
-from ademamix.pytorch.block_codes import (
-    BLOCK,
-    FAST,
-    LAST_WIDE_SCALE,
-    SLOW,
-    SQUARE,
-    WELL_RESOLVED,
-    WIDE_SQUARE,
-    decode,
-    encode,
-)
+from ademamix.pytorch.block_codes import decode, dtype_of, encode
 
 CODES = {"m1": FAST, "m2": SLOW, "nu": SQUARE}
 GREATEST = {"m1": 112, "m2": 28704, "nu": 240}  # the code of 1.0 in a block of scale 1, rounded to nearest
@@ -39,7 +30,7 @@ def test_every_code_is_the_code_of_its_value(name):
     # lower codes of nu, but for 0, are those of wide blocks
     codes = magnitudes[magnitudes != 0][4:] if code is SQUARE else torch.cat([-magnitudes.flip(0), magnitudes])
     top = codes.abs().max()  # in each block, so that its scale stays
-    rows = torch.stack([codes, top.expand_as(codes)], dim=1).reshape(-1, 2).to(code.dtype)
+    rows = torch.stack([codes, top.expand_as(codes)], dim=1).reshape(-1, 2).to(dtype_of(code))
     scale = torch.full((len(rows), 1), 130, dtype=torch.uint8)
     values = decode(rows, scale)
     for random in (0, (1 << code.shift) - 1, None):
@@ -108,7 +99,7 @@ def test_a_value_becomes_one_of_its_neighbours(name, rows, row_size, spread, exp
     random = torch.tensor(rng.integers(0, 1 << code.shift, (rows, row_size)), dtype=torch.int32)
     stochastic, scale = encode(exact, code, random)
     nearest, _ = encode(exact, code)
-    assert stochastic.dtype == code.dtype
+    assert stochastic.dtype == dtype_of(code)
     assert scale.shape == (rows, blocks) == block_codes.scale_shape(exact.shape)
     is_wide = (scale <= LAST_WIDE_SCALE) & (code is SQUARE)
     exponents = torch.where(is_wide, 45 + 8 * scale.double(), scale.double())
@@ -164,5 +155,5 @@ def test_extremes_saturate(name):
 
 def test_fresh_zeros_decode_to_zeros():
     for code in CODES.values():
-        codes, scale = torch.zeros(3, 200, dtype=code.dtype), torch.zeros(3, 2, dtype=torch.uint8)
+        codes, scale = torch.zeros(3, 200, dtype=dtype_of(code)), torch.zeros(3, 2, dtype=torch.uint8)
         assert torch.equal(decode(codes, scale), torch.zeros(3, 200))

@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.pytorch import rounding, step_fused, step_single, storage
+from ademamix import formats
+from ademamix.pytorch import rounding, step_cpu, step_single
 from ademamix.pytorch.coefficients import Coefficients
+from ademamix.pytorch.core import core, reader
+from ademamix.pytorch.parameter_state import adopt, form_of, values_of
+from ademamix.pytorch.rounding import Rounding
+from ademamix.pytorch.tensors import Place, Tensors
 
 CSRC = Path(__file__).parents[2] / "csrc"
+CHECKS = Path(__file__).parents[1] / "csrc"
 
 
 def run(*command: str | Path, **more: object) -> str:
@@ -43,8 +49,8 @@ def cmake(tmp_path_factory):
     ids=["no sanitizer", "address", "thread"],
 )
 def test_the_driver_passes(cmake, tmp_path, sanitizers, arguments):
-    options = ["-DADEMAMIX_DRIVER=ON", f"-DADEMAMIX_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS=-O1"]
-    run(cmake, "-S", CSRC, "-B", tmp_path, *options)
+    options = [f"-DADEMAMIX_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS=-O1"]
+    run(cmake, "-S", CHECKS, "-B", tmp_path, *options)
     run(cmake, "--build", tmp_path, "--parallel", "2")
     last = run(tmp_path / "driver", *arguments).splitlines()[-1]
     assert re.fullmatch(r"(avx512|avx2|portable), std::thread: [1-9]\d* passed, 0 failed", last)
@@ -65,25 +71,15 @@ def written_by_the_core(values, seed, index, step):
     """Let the core write exactly `values` into a bf16 parameter, which starts at 0 and moves to the slow average."""
     param = torch.zeros(len(values), dtype=torch.bfloat16)
     grad, slow, square = torch.zeros_like(values), values.clone(), torch.zeros_like(values)
-    step_fused.core.step(
-        parameters=[param],
-        gradients=[grad],
-        fasts=[],
-        slows=[slow],
-        squares=[square],
-        fast_scales=[],
-        slow_scales=[],
-        square_scales=[],
-        skipped=[],
+    tensors = Tensors.none()._replace(params=[param], grads=[grad], slows=[slow], squares=[square])
+    core.step(
+        columns=tensors.of_kernels,
         row_sizes=[len(values)],
         indices=[index],
         coefficients=[[0.0, 0.0, 0.0, 1.0, -1.0, 1.0, 0.0, float(step)]],
         rows=[0],
-        reader=step_fused.reader,
-        gradient_factor=1.0,
-        stochastic_rounding=True,
-        rounding_seed=seed,
-        threads=2,
+        reader=reader,
+        options=core.Options(gradient_factor=1.0, stochastic_rounding=True, rounding_seed=seed, threads=2),
     )
     return param
 
@@ -96,7 +92,7 @@ def test_core_and_python_round_to_the_same_bits(seed, index, step):
     values = bits.view(torch.float32)
     values = values[values.isfinite() & (values != 0)]
     expected = torch.zeros(len(values), dtype=torch.bfloat16)
-    rounding.write_stochastically(expected, values, seed, index, step)
+    Rounding(seed, True).write(expected, values, Place(index), step)
     actual = written_by_the_core(values, seed, index, step)
     assert torch.equal(actual.view(torch.int16), expected.view(torch.int16))
     up = (actual.float().abs() > values.abs()).float().mean()
@@ -112,24 +108,25 @@ def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, ste
     coefficients = [Coefficients(1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, float(step))]
     group = {"state_storage": name, "betas": (0.9, 0.999, 0.9999), "capturable": False, "nonfinite": "propagate"}
     states = []
-    for body in (step_fused, step_single):
+    for body in (step_cpu, step_single):
         param = torch.zeros(64, 300)
-        state = storage.adopt({}, param, group)
-        columns = [[state[key]] if key in state else [] for key in (*storage.MOMENTS, *storage.SCALES)]
-        body.update(
-            [param],
-            [grad],
-            *columns,
-            [],
-            coefficients,
-            rounding=rounding.Rounding(seed, [index], [0], True),
-            maximize=False,
-            grad_scale=None,
-        )
+        state = adopt({}, param, group)
+        columns = {column: [state[key]] for column, key in form_of(name, has_fast=True, skips=False).keys.items()}
+        tensors = Tensors.none()._replace(places=[Place(index)], params=[param], grads=[grad], **columns)
+        body.update(tensors, coefficients, Rounding(seed, True), maximize=False, grad_scale=None)
         states.append(state)
     for key in states[0]:
         assert torch.equal(states[0][key], states[1][key]), key
-    assert (storage.values_of(states[0], "exp_avg_slow") != grad).any()
+    assert (values_of(states[0], "exp_avg_slow") != grad).any()
+
+
+def test_the_core_has_the_formats_of_python():
+    ours = {name: value for name, value in vars(formats).items() if name.isupper()}
+    del ours["LEAST_ROW"], ours["LEAST_SIZE"]  # Python decides which tensors are coded
+    for name, value in ours.items():
+        if isinstance(value, formats.BlockCode):
+            ours[name] = value._asdict()
+    assert ours == core.FORMATS
 
 
 WORDS = r"""
@@ -164,7 +161,7 @@ def test_core_and_python_have_the_same_random_words(tmp_path):
 THREADS = """
 import os, torch
 from ademamix import AdEMAMix
-from ademamix.pytorch.step_fused import core
+from ademamix.pytorch.core import core
 
 torch.set_num_threads(6)
 param = torch.zeros(80_000)  # enough for two threads, not for six

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from ademamix import AdEMAMix
+from ademamix import AdEMAMix, formats
 from ademamix.lab.bench.pytorch_steps import gpt2_shapes
-from ademamix.pytorch import block_codes, step, storage
-from ademamix.pytorch.storage import CLOCKS, MOMENTS, SCALES, values_of
+from ademamix.pytorch import block_codes, step
+from ademamix.pytorch.parameter_state import adopt, values_of
+from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
 from cases import PATHS, TOLERANCES, distance, gradients, make, oracle_of
 
 SHAPES = [(64, 100), (33, 3, 43), (65,), (16, 384)]  # rows of 100, 129 and 384; the third is too small to be coded
 CODED = [True, True, False, True]
 REDUCED = ["bf16", "compact"]
+MOMENTS = tuple(MOMENT_KEYS.values())
 DTYPES = {
     "fp32": dict.fromkeys(MOMENTS, torch.float32),
     "bf16": dict.fromkeys(MOMENTS, torch.bfloat16),
@@ -61,11 +63,11 @@ def spacing(moment, stored, scale, exact):
         return np.maximum(2.0**-7 * 2.0 ** np.floor(np.log2(np.maximum(np.abs(exact), 1e-38))), 1e-38)
     code = block_codes.BY_DTYPE[stored.dtype]
     rows = stored.shape[0]
-    is_wide = (scale >= block_codes.FIRST_WIDE_SCALE) & (scale <= block_codes.LAST_WIDE_SCALE)
+    is_wide = (scale >= formats.FIRST_WIDE_SCALE) & (scale <= formats.LAST_WIDE_SCALE)
     exponents = torch.where(is_wide, 45 + 8 * scale.double(), scale.double())
 
     def per_element(per_block):
-        repeated = per_block.repeat_interleave(block_codes.BLOCK, 1)[:, : stored.numel() // rows]
+        repeated = per_block.repeat_interleave(formats.BLOCK, 1)[:, : stored.numel() // rows]
         return repeated.reshape(stored.shape).numpy()
 
     def spaced(code):
@@ -73,7 +75,7 @@ def spacing(moment, stored, scale, exact):
         return scales * 2.0 ** (np.floor(np.log2(unit)) - code.mantissa_bits)
 
     scales = per_element(2.0 ** (exponents - 127))
-    return np.where(per_element(is_wide), spaced(block_codes.WIDE_SQUARE), spaced(code))
+    return np.where(per_element(is_wide), spaced(formats.WIDE_SQUARE), spaced(code))
 
 
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
@@ -131,7 +133,7 @@ def test_what_is_small_or_double_stays_as_it_is(reduced):
 def test_bytes_a_parameter_on_the_shapes_of_gpt2(reduced, beta1, most):
     shapes = gpt2_shapes()
     group = {"state_storage": reduced, "betas": (beta1, 0.999, 0.9999), "capturable": False, "nonfinite": "propagate"}
-    states = [storage.adopt({}, torch.empty(shape, device="meta"), group) for shape in shapes]
+    states = [adopt({}, torch.empty(shape, device="meta"), group) for shape in shapes]
     tensors = [tensor for state in states for tensor in state.values()]
     parameters = sum(torch.Size(shape).numel() for shape in shapes)
     assert most - 0.2 < sum(x.numel() * x.element_size() for x in tensors) / parameters <= most
@@ -246,7 +248,7 @@ def test_the_storage_of_a_group_can_change_in_the_middle_of_a_run():
         run(others, unchanged, t, t)
         state = optimizer.state[params[0]]
         assert {moment: state[moment].dtype for moment in MOMENTS} == DTYPES[name]
-        assert set(state) == {*CLOCKS, *MOMENTS, *(SCALES if name == "compact" else ())}
+        assert set(state) == {*CLOCK_KEYS, *MOMENTS, *(SCALE_KEYS.values() if name == "compact" else ())}
         assert state["step"] == t
     exact = unchanged.state[others[0]]["exp_avg_slow"]
     assert distance(state["exp_avg_slow"], exact.numpy()) < 5e-3 * float(exact.norm())

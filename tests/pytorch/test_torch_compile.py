@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from ademamix import formats
 from ademamix.pytorch import block_codes
 from cases import PATHS, make
 from database import assert_same, difference, params_of, set_gradients
@@ -95,7 +96,7 @@ def test_reduced_state_is_traced_in_one_graph(path, storage):
         assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("code", [block_codes.FAST, block_codes.SLOW, block_codes.SQUARE], ids=["m1", "m2", "nu"])
+@pytest.mark.parametrize("code", [formats.FAST, formats.SLOW, formats.SQUARE], ids=["m1", "m2", "nu"])
 def test_codes_compile(code):
     torch._dynamo.reset()
     values = torch.randn(64, 200, generator=torch.Generator().manual_seed(0)).abs()

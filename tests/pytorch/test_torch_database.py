@@ -14,7 +14,7 @@ from torch.testing._internal.common_optimizers import OptimizerErrorEnum
 
 import database
 from ademamix import AdEMAMix
-from ademamix.pytorch import step, step_fused
+from ademamix.pytorch import step
 from database import (
     OURS,
     assert_same,
@@ -270,8 +270,8 @@ class Tagged(Parameter):
 
 
 CHOICES = {  # the body that is chosen if none is asked for
-    "plain": ({}, torch.ones(3), "fused"),
-    "complex": ({}, torch.ones(3, dtype=torch.complex64), "fused"),
+    "plain": ({}, torch.ones(3), "cpu"),
+    "complex": ({}, torch.ones(3, dtype=torch.complex64), "cpu"),
     "differentiable": ({"differentiable": True}, torch.ones(3), "single"),
     "subclass": ({}, Tagged(torch.ones(3)), "single"),
     "foreach=False": ({"foreach": False}, torch.ones(3), "single"),
@@ -282,7 +282,7 @@ CHOICES = {  # the body that is chosen if none is asked for
 @pytest.mark.parametrize("case", CHOICES)
 def test_own_choice_of_path(case):
     kwargs, param, expected = CHOICES[case]
-    with mock.patch.multiple(step, **{f"step_{name}": mock.DEFAULT for name in ("single", "foreach", "fused")}) as body:
-        body["step_fused"].unsupported = step_fused.unsupported
+    bodies = ("single", "foreach", "cpu", "triton", "operator")
+    with mock.patch.multiple(step, **{f"step_{name}": mock.DEFAULT for name in bodies}) as body:
         run([param], build([param], kwargs), [0])
     assert [name for name in body if body[name].update.called] == [f"step_{expected}"]

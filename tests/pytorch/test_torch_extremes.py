@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ademamix.pytorch.gradient_limit import GRADIENT_LIMIT
-from ademamix.pytorch.storage import values_of
+from ademamix.pytorch.parameter_state import values_of
 from cases import PATHS, TOLERANCES, distance, gradients, make, oracle_of
 from database import assert_same
 

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from ademamix.pytorch import step_fused
+from ademamix.pytorch import step as step_module
 from ademamix.pytorch.storage import MOMENT_DTYPES
 from cases import PATHS, make, oracle_of, relative_error
 from database import assert_same, params_of, run, set_gradients
@@ -119,8 +119,8 @@ def test_a_fused_checkpoint_without_the_core_loses_nothing(monkeypatch):
     (param,) = params_of((3,))
     fused, optimizer = make([param], fused=True), make([param], foreach=True)
     run([param], fused)
-    monkeypatch.setattr(step_fused, "core", None)
-    monkeypatch.setattr(step_fused, "missing_core", "the C++ core is not there")
+    monkeypatch.setattr(step_module, "core", None)
+    monkeypatch.setattr(step_module, "missing_core", "the C++ core is not there")
     optimizer.load_state_dict(copy.deepcopy(fused.state_dict()))
     before = copy.deepcopy((param, optimizer.state_dict()))
     if optimizer.param_groups[0]["fused"]:  # as torch does: a loaded group has the flags of the checkpoint

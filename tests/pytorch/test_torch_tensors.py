@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import ademamix_step
+from ademamix.pytorch.step import Flags, ademamix_step
 from ademamix.pytorch.storage import MOMENT_DTYPES
+from ademamix.pytorch.tensors import Place, Tensors
 from cases import PATHS, make
 from database import assert_same, difference, params_of, random_like, run, set_gradients
 
@@ -23,33 +25,18 @@ REAL = [dtype for dtype in MOMENT_DTYPES if not dtype.is_complex]
 GRADIENT_DTYPES = [*itertools.permutations(REAL, 2), *itertools.permutations((torch.complex64, torch.complex128))]
 
 
-def moments_after_two_steps(dtype, grads, path, **more):
+def moments_after_two_steps(dtype, grads, path, grad_scale=None):
     """Call the function behind the class, for a parameter of `dtype` and gradients of their own dtype."""
     param, moment = torch.ones(grads[0].shape, dtype=dtype), MOMENT_DTYPES[dtype]
-    clocks, moments = [torch.zeros(()) for _ in range(2)], [torch.zeros(grads[0].shape, dtype=moment) for _ in range(3)]
-    settings = {"capturable": False, "foreach": None, "fused": None, "grad_scale": None, **PATHS[path], **more}
+    moments = [torch.zeros(grads[0].shape, dtype=moment) for _ in range(3)]
+    state = dict(zip(("fasts", "slows", "squares"), ([tensor] for tensor in moments), strict=True))
+    state |= {"steps": [torch.zeros(())], "slow_steps": [torch.zeros(())]}
+    settings = Settings(1e-2, (0.9, 0.999, 0.99), 5.0, 0, 0, beta3_start=0.9, eps=1e-8, weight_decay=1e-2)
+    flags = Flags(maximize=True, **PATHS[path])
     for grad in grads:
         before = grad.clone()
-        ademamix_step(
-            [param],
-            [grad],
-            *([tensor] for tensor in moments),
-            *([], [], []),
-            *([tensor] for tensor in clocks),
-            [],
-            lr=1e-2,
-            betas=(0.9, 0.999, 0.99),
-            alpha=5.0,
-            alpha_warmup=0,
-            beta3_warmup=0,
-            beta3_start=0.9,
-            eps=1e-8,
-            weight_decay=1e-2,
-            rounding=Rounding(0, [0], [0], True),
-            maximize=True,
-            differentiable=False,
-            **settings,
-        )
+        tensors = Tensors.none()._replace(places=[Place(0)], params=[param], grads=[grad], **state)
+        ademamix_step(tensors, settings, Rounding(0, True), flags, grad_scale=grad_scale)
         assert_same(grad, before)
     assert param.ne(1).any()
     return moments

@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import test_low_precision
-import test_oracle
 import torch
 
-from ademamix.pytorch import rounding, step, step_fused, step_single, step_triton, storage
+import test_low_precision
+import test_oracle
+from ademamix.pytorch import step, step_cpu, step_single, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients
+from ademamix.pytorch.parameter_state import adopt, form_of
 from ademamix.pytorch.rounding import Rounding
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
 from cases import PATHS, SETTINGS, TOLERANCES, gradients, make, oracle_of
 
 pytestmark = [
@@ -42,7 +44,7 @@ BETAS = {"beta1": (0.9, 0.999), "no-beta1": (0.0, 0.999)}
 
 @pytest.fixture(autouse=True)
 def _kernels_take_cpu_tensors(monkeypatch):
-    monkeypatch.setattr(step_fused, "runs_on_triton", lambda param: True)
+    monkeypatch.setattr(step, "runs_on_triton", lambda param: True)
 
 
 @pytest.mark.parametrize(
@@ -178,18 +180,15 @@ def test_any_memory_order(state_storage):
         assert_each_step_as_single([param.requires_grad_() for param in params], steps=2, state_storage=state_storage)
 
 
-def body_arguments(values, state_storage, dtypes, rounding, coefficients):
-    """Arguments of a body for moments that are all zero, and gradients of `values`."""
-    group = {"state_storage": state_storage, "betas": (0.9,)}
+def empty_tensors(values, state_storage, dtypes, places):
+    """Parameters and moments that are all zero, and gradients of `values`."""
+    group = {"state_storage": state_storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip"}
     params = [torch.zeros_like(x, dtype=dtypes[0]) for x in values]
-    entries = [[storage.empty_moment(name, param, group) for param in params] for name in storage.MOMENTS]
-    stored = [[entry[name] for entry in column] for name, column in zip(storage.MOMENTS, entries, strict=True)]
-    scales = [
-        [entry[name] for entry in column if name in entry] for name, column in zip(storage.SCALES, entries, strict=True)
-    ]
-    skipped = [torch.zeros((), dtype=torch.int64) for _ in values]
-    tensors = (params, [x.to(dtypes[1]) for x in values], *stored, *scales, skipped, coefficients)
-    return step.Arguments(*tensors), {"rounding": rounding, "maximize": False, "grad_scale": None}
+    states = [adopt({}, param, group) for param in params]
+    keys = form_of(state_storage, has_fast=True, skips=True).keys
+    columns = {column: [state[key] for state in states] for column, key in keys.items()}
+    grads = [x.to(dtypes[1]) for x in values]
+    return Tensors.none()._replace(places=places, params=params, grads=grads, **columns)
 
 
 @pytest.mark.parametrize(
@@ -203,20 +202,25 @@ def test_the_same_random_words_for_moments(state_storage, grad_dtype):
     values[0][5] = 0.0
     values[1][2, 3], values[1][7, 99], values[2][0] = torch.nan, torch.inf, 1e-30
     seed, index, time = KEYS[2]
-    how = Rounding(seed, [index, 0, 2], [0, 2**31, 3], True)
+    places = [Place(index, 0), Place(0, 2**31), Place(2, 3)]
     rates = Coefficients(1.0, 1.0, 1.0, 0.5, 1.0, 0.1, 0.0, time)
     results = []
     for body in (step_single.update, step_triton.update):
-        arguments, options = body_arguments(values, state_storage, (torch.bfloat16, grad_dtype), how, [rates] * 3)
-        body(*arguments, **options)
-        results.append(arguments)
+        tensors = empty_tensors(values, state_storage, (torch.bfloat16, grad_dtype), places)
+        body(tensors, [rates] * 3, Rounding(seed, True), maximize=False, grad_scale=None)
+        results.append(tensors)
     expected, actual = results
-    for name in step.Arguments._fields[2:9]:
+    for name in Tensors._fields[3 : 1 + KERNEL_COLUMNS]:
         for ours, others in zip(getattr(actual, name), getattr(expected, name), strict=True):
             as_bits = torch.int16 if ours.dtype == torch.bfloat16 else ours.dtype
             assert torch.equal(ours.view(as_bits), others.view(as_bits)), name
-    assert any((moment != 0).any() for moment in actual.exp_avgs)
+    assert any((moment != 0).any() for moment in actual.fasts)
     assert [count.item() for count in actual.skipped] == [0, 2, 0]
+
+
+def tensors_of(place, param, grad, slow):
+    columns = {"params": param, "grads": grad, "slows": slow.clone(), "squares": torch.zeros_like(slow)}
+    return Tensors.none()._replace(places=[place], **{name: [tensor] for name, tensor in columns.items()})
 
 
 @pytest.mark.parametrize(("seed", "index", "time"), KEYS)
@@ -229,11 +233,10 @@ def test_the_same_random_words_for_parameters(seed, index, time):
     param, zeros = torch.zeros_like(values, dtype=torch.bfloat16), torch.zeros_like(values)
     c = Coefficients(0.0, 0.0, 0.0, slow_gain=1.0, step_size=-1.0, eps=1.0, decay=0.0, step=float(time))
     first_row = 2**33
-    how = Rounding(seed, [index], [first_row], True)
-    lists = ([param], [zeros], [], [values.clone()], [zeros.clone()], [], [], [], [], [c])
-    step_triton.update(*lists, rounding=how, maximize=False, grad_scale=None)
+    how, place = Rounding(seed, True), Place(index, first_row)
+    step_triton.update(tensors_of(place, param, zeros, values), [c], how, maximize=False, grad_scale=None)
     expected = torch.zeros_like(param)
-    rounding.write_stochastically(expected, values, seed, index, time, first=first_row)
+    how.write(expected, values, place, time)
     assert torch.equal(param.view(torch.int16), expected.view(torch.int16))
 
 
@@ -243,8 +246,8 @@ def test_a_parameter_that_becomes_nan_or_overflows(stochastic):
     values = torch.tensor([torch.nan, 3e38, -3e38, 1.0, -0.0])
     param, zeros = torch.zeros(5, dtype=torch.bfloat16), torch.zeros(5)
     c = Coefficients(0.0, 0.0, 0.0, slow_gain=1.0, step_size=-2.0, eps=1.0, decay=0.0, step=1.0)
-    lists = ([param], [zeros], [], [values], [zeros.clone()], [], [], [], [], [c])
-    step_triton.update(*lists, rounding=Rounding(0, [0], [0], stochastic), maximize=False, grad_scale=None)
+    tensors = tensors_of(Place(0), param, zeros, values)
+    step_triton.update(tensors, [c], Rounding(0, stochastic), maximize=False, grad_scale=None)
     assert param[0].isnan()
     assert param[1:].tolist() == [torch.inf, -torch.inf, 2.0, 0.0]
 
@@ -283,7 +286,10 @@ def test_capturable_takes_coefficients_as_tensors():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
-def test_compiled_steps_go_through_the_operator():
+def test_compiled_steps_go_through_the_operator(monkeypatch):
+    # torch sends CPU tensors to the operator's kernel for a CPU
+    monkeypatch.setattr(step_cpu, "update", step_triton.update)
+
     def compiled_step(optimizer):
         torch._dynamo.reset()
         return torch.compile(optimizer.step, fullgraph=True, backend="aot_eager")
@@ -320,15 +326,16 @@ def test_empty_tensors_are_passed_over():
 def test_a_group_on_two_devices_is_split():
     tensors = [torch.ones(3), torch.ones(4, device="meta"), torch.ones(5)]
     numbers = [Coefficients(*[float(i)] * 8) for i in range(3)]
-    whole = step.Arguments(tensors, tensors, [], tensors, tensors, [], [], [], [], numbers)
-    parts = list(step._by_device(whole, Rounding(3, [7, 8, 9], [0, 1, 2], True)))
+    places = [Place(7, 0), Place(8, 1), Place(9, 2)]
+    whole = Tensors.none()._replace(places=places, params=tensors, grads=tensors, slows=tensors, squares=tensors)
+    parts = list(step._parts(whole, numbers, fused=True))
     assert [[len(param) for param in part.params] for part, _ in parts] == [[3, 5], [4]]
-    assert [[c.step for c in part.coefficients] for part, _ in parts] == [[0.0, 2.0], [1.0]]
-    assert [own for _, own in parts] == [Rounding(3, [7, 9], [0, 2], True), Rounding(3, [8], [1], True)]
+    assert [[c.step for c in own] for _, own in parts] == [[0.0, 2.0], [1.0]]
+    assert [part.places for part, _ in parts] == [[places[0], places[2]], [places[1]]]
 
 
 def test_without_triton_fused_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(step_fused, "has_triton", False)
+    monkeypatch.setattr(step, "has_triton", False)
     with pytest.raises(RuntimeError, match="pip install triton"):
         make([torch.ones(3, requires_grad=True)], fused=True)
 
@@ -339,20 +346,20 @@ import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ademamix.pytorch import triton_kernels
-from ademamix.pytorch.step_triton import BF16, CODED, PLAIN, Bucket
+from ademamix.pytorch.step_triton import Bucket, Variant
 
 names = triton_kernels.step.arg_names
 pointers = {"table": "*i64", "count": "i32", "coefficients": "*fp64"}
-for param, slow, storage, rest in (
-    (torch.float32, torch.float32, PLAIN, {"has_fast": True, "skips": False, "maximize": False}),
-    (torch.float64, torch.float64, PLAIN, {"has_fast": True, "skips": True, "maximize": True}),
-    (torch.bfloat16, torch.bfloat16, BF16, {"has_fast": True, "skips": False, "maximize": True}),
-    (torch.float16, torch.int16, CODED, {"has_fast": False, "skips": True, "maximize": False}),
-    (torch.bfloat16, torch.int16, CODED, {"has_fast": True, "skips": True, "maximize": False}),
+for param, slow, has_fast, skips, maximize in (
+    (torch.float32, torch.float32, True, False, False),
+    (torch.float64, torch.float64, True, True, True),
+    (torch.bfloat16, torch.bfloat16, True, False, True),
+    (torch.float16, torch.int16, False, True, False),
+    (torch.bfloat16, torch.int16, True, True, False),
 ):
     for alignment, scale, capability in ((16, "*fp32", 90), (1, None, 80)):
         bucket = Bucket(param, param, slow, alignment)
-        constants = triton_kernels.instance(bucket, storage=storage, stochastic=param == torch.bfloat16, **rest)
+        constants = triton_kernels.instance(bucket, Variant(has_fast, skips, True, maximize))
         types = {**pointers, "grad_scale": scale} if scale else pointers
         if not scale:
             constants["grad_scale"] = None

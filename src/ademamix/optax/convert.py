@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
 import optax
+
 from ademamix.optax.transform import ScaleByAdemamixState
 
 INJECTED = (".hyperparams", ".hyperparams_states")  # fields of the state of optax.inject_hyperparams

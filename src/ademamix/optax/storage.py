@@ -1,7 +1,8 @@
 r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bit block code of the slow EMA.
 
 The code is that of :mod:`ademamix.pytorch.block_codes`, which explains it, and the random words are those of
-:mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks. All of it is elementwise
+:mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks, made of the numbers in
+:mod:`ademamix.formats`. All of it is elementwise
 but for a maximum over each block, and blocks lie inside of the rows of dimension 0, so that arrays which are sharded by
 rows need no communication. The position of each block in its parameter is stored: inside of ``shard_map`` a program
 sees its own rows alone, and the random words are those of the whole array.
@@ -16,16 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax.lax import bitcast_convert_type
 
+from ademamix import formats
+from ademamix.formats import BF16_MASK, BF16_SHIFT, BLOCK, FIRST_MIXER, SECOND_MIXER, SLOW
 from ademamix.optax.schedules import is_array
 from ademamix.optax.settings import ASK_FOR_STATIC
 
-BLOCK = 128
-LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
-SHIFT = 11  # mantissa bits of an fp32 number that a code drops
-OFFSET = 2.0**-7
-BASE = (127 - 7) << 23  # the bits of OFFSET
-LEAST_ROW, LEAST_SIZE = 64, 4096
-SLOW_DTYPES = ("float32", "bfloat16", "int16")
+OFFSET = 2.0**-SLOW.octaves
+SLOW_DTYPES = ("float32", "bfloat16", SLOW.dtype)
 
 
 def arithmetic_dtype(param: Any) -> Any:
@@ -69,7 +67,7 @@ def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
     """
     dtype = arithmetic_dtype(param)
     shape = jnp.shape(param)
-    is_large = len(shape) > 1 and math.prod(shape) >= max(LEAST_SIZE, LEAST_ROW * shape[0])
+    is_large = len(shape) > 1 and math.prod(shape) >= max(formats.LEAST_SIZE, formats.LEAST_ROW * shape[0])
     return slow_dtype if slow_dtype is not None and is_large and dtype == jnp.float32 else dtype
 
 
@@ -105,9 +103,9 @@ def write_slow(
     if block is None:
         return values, None
     words = random_words(block, *key)
-    if dtype == jnp.int16:
-        return encode(values, words >> 21)
-    return to_bf16(values, _unblocked(words, values.shape) >> 16), None
+    if dtype == SLOW.dtype:
+        return encode(values, words >> -SLOW.random_left)
+    return to_bf16(values, _unblocked(words, values.shape) >> BF16_SHIFT), None
 
 
 def write_fast(values: jax.Array, dtype: Any) -> jax.Array:
@@ -127,11 +125,11 @@ def encode(values: jax.Array, random: jax.Array | None) -> tuple[jax.Array, jax.
     finite = jnp.where(jnp.isfinite(blocks), blocks, 0.0)
     magnitude = jnp.abs(finite)
     largest = bitcast_convert_type(magnitude.max(-1), jnp.int32)
-    exponent = jnp.clip((largest + 0x7FFFFF) >> 23, LEAST_EXPONENT, GREATEST_EXPONENT)
+    exponent = jnp.clip((largest + 0x7FFFFF) >> 23, formats.LEAST_EXPONENT, formats.GREATEST_EXPONENT)
     unit = jnp.minimum(magnitude * _power_of_two(254 - exponent)[..., None], 1.0)
-    noise = 1 << (SHIFT - 1) if random is None else random.astype(jnp.int32)
-    codes = (bitcast_convert_type(unit + jnp.float32(OFFSET), jnp.int32) - BASE + noise) >> SHIFT
-    codes = jnp.where(finite < 0, -codes, codes).astype(jnp.int16)
+    noise = 1 << (SLOW.shift - 1) if random is None else random.astype(jnp.int32)
+    codes = (bitcast_convert_type(unit + jnp.float32(OFFSET), jnp.int32) - SLOW.base + noise) >> SLOW.shift
+    codes = jnp.where(finite < 0, -codes, codes).astype(SLOW.dtype)
     return _unblocked(codes, values.shape), exponent.astype(jnp.uint8)
 
 
@@ -143,14 +141,14 @@ def decode(codes: jax.Array, scale: jax.Array) -> jax.Array:
     [[0.5, -0.25, 0.0]]
     """
     wide = _blocked(codes).astype(jnp.int32)
-    magnitude = bitcast_convert_type((jnp.abs(wide) << SHIFT) + BASE, jnp.float32) - jnp.float32(OFFSET)
+    magnitude = bitcast_convert_type((jnp.abs(wide) << SLOW.shift) + SLOW.base, jnp.float32) - jnp.float32(OFFSET)
     values = jnp.where(wide < 0, -magnitude, magnitude) * _power_of_two(scale)[..., None]
     return _unblocked(values, codes.shape)
 
 
 def to_bf16(values: jax.Array, random: jax.Array) -> jax.Array:
     """Round fp32 `values` to bf16, up or down by 16 `random` bits; NaN stays NaN."""
-    bits = (bitcast_convert_type(values, jnp.uint32) + random) & jnp.uint32(0xFFFF0000)
+    bits = (bitcast_convert_type(values, jnp.uint32) + random) & ~jnp.uint32(BF16_MASK)
     return jnp.where(jnp.isnan(values), values, bitcast_convert_type(bits, jnp.float32)).astype(jnp.bfloat16)
 
 
@@ -160,20 +158,20 @@ def random_words(block: jax.Array, index: int, step: jax.Array) -> jax.Array:
     A function of the position of the parameter in its tree, the step and the element alone: the same on any number of
     devices and after every resume.
     """
-    key0, key1 = jnp.uint32(0x243F6A88), jnp.uint32(0x85A308D3)
-    seed, moments = (0, 0), 1
-    for half in (*seed, index & 0xFFFFFFFF, index >> 32, step.astype(jnp.uint32), 0, moments):
+    key0, key1 = jnp.uint32(formats.FIRST_KEY), jnp.uint32(formats.SECOND_KEY)
+    seed = (0, 0)
+    for half in (*seed, index & 0xFFFFFFFF, index >> 32, step.astype(jnp.uint32), 0, formats.MOMENT_DOMAIN):
         half = jnp.asarray(half, jnp.uint32)
         key0, key1 = _mix(key0 ^ half), _mix(key1 + half)
-    lane = jax.lax.iota(jnp.uint32, BLOCK) * jnp.uint32(0x9E3779B9)
+    lane = jax.lax.iota(jnp.uint32, BLOCK) * jnp.uint32(formats.LANE_STEP)
     words = _mix(_mix(block ^ key0) + key1)[..., None] + lane[None, None, :]
-    words = (words ^ (words >> 16)) * jnp.uint32(0x7FEB352D)
+    words = (words ^ (words >> 16)) * jnp.uint32(FIRST_MIXER)
     return jnp.bitwise_xor(words, words >> 15)
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    x = (x ^ (x >> 16)) * jnp.uint32(FIRST_MIXER)
+    x = (x ^ (x >> 15)) * jnp.uint32(SECOND_MIXER)
     return x ^ (x >> 16)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ademamix.formats import SLOW
 from ademamix.optax.convert import adopt, nodes
 from ademamix.optax.transform import ScaleByAdemamixState
 
@@ -46,7 +47,7 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
 
     Reference: none; ours.
     """
-    from ademamix.pytorch.storage import with_one_clock
+    from ademamix.pytorch.parameter_state import with_one_clock
 
     position_of = _positions(state_dict)
     group_at = {key: group for group in state_dict["param_groups"] for key in group["params"]}
@@ -116,21 +117,20 @@ _NO_COMPLEX = (
 def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, Any]]) -> ScaleByAdemamixState:
     """Return a newly initialised state with the moments and clocks of torch's entries."""
     from ademamix.pytorch import block_codes
-    from ademamix.pytorch import storage as torch_storage
+    from ademamix.pytorch.parameter_state import values_of
+    from ademamix.pytorch.tensors import MOMENT_KEYS
 
     entries, rows = [], []
     for path, row in _rows(node):
         entry = entry_at(path)
         _check_entry(jax.tree_util.keystr(path), row, entry)
         entries.append(entry)
-        values = {
-            key: torch_storage.values_of(entry, key) for key in row if key in entry and key in torch_storage.MOMENTS
-        }
+        values = {key: values_of(entry, key) for key in row if key in entry and key in MOMENT_KEYS.values()}
         if "exp_avg_slow_scale" in row and "exp_avg_slow" in values:
-            if entry["exp_avg_slow"].dtype == block_codes.SLOW.dtype:
+            if entry["exp_avg_slow"].dtype == block_codes.dtype_of(SLOW):
                 codes, scale = entry["exp_avg_slow"], entry["exp_avg_slow_scale"]
             else:
-                codes, scale = block_codes.encode(values["exp_avg_slow"], block_codes.SLOW)
+                codes, scale = block_codes.encode(values["exp_avg_slow"], SLOW)
             values |= {"exp_avg_slow": codes, "exp_avg_slow_scale": scale}
         rows.append(
             {key: _place(values[key].cpu().numpy(), like) if key in values else like for key, like in row.items()}

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 import optax
+
 from ademamix import hyperparameters
+from ademamix.formats import GRADIENT_LIMIT
 from ademamix.optax import storage
 from ademamix.optax.schedules import is_array, real_dtype
 from ademamix.optax.settings import Function, Number, Settings, checked_mask, resolved
-
-GRADIENT_LIMIT = 2.0**62  # of the magnitude of finite gradients in fp32 arithmetic; the same on every path
 
 
 class ScaleByAdemamixState(NamedTuple):

@@ -12,55 +12,29 @@ computed. With stochastic rounding the expectation of the decoded value is x, so
 still moves; rounding a decoded value again gives its own code, whatever the random word. Second moments have two such
 formats, the second for blocks whose values lie far apart.
 
-csrc/compact_storage.h is the twin of this file. benchmarks/moment_codes.py compares this code with others.
+The numbers are in :mod:`ademamix.formats`, csrc/compact_storage.h is the twin of this file, and
+benchmarks/moment_codes.py compares this code with others.
 """
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-BLOCK = 128
-# Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
-LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
-
-
-class BlockCode(NamedTuple):
-    """An offset float: its integer type, the bits of mantissa that it keeps, and K, the octaves it resolves."""
-
-    dtype: torch.dtype
-    mantissa_bits: int
-    octaves: int
-
-    @property
-    def shift(self) -> int:
-        """The mantissa bits of an fp32 number that are dropped."""
-        return 23 - self.mantissa_bits
-
-    @property
-    def base(self) -> int:
-        """The bits of the offset 2^-K."""
-        return (127 - self.octaves) << 23
-
-
-SLOW = BlockCode(torch.int16, mantissa_bits=12, octaves=7)
-FAST = BlockCode(torch.int8, mantissa_bits=4, octaves=7)
-SQUARE = BlockCode(torch.uint8, mantissa_bits=4, octaves=15)
-
-# Where some second moments of a block are so much smaller than its largest that they would have hardly a digit, its
-# codes are these, coarser ones that reach as far down as fp32 does: a gradient that was large once would otherwise keep
-# its neighbours from moving for thousands of steps. Scales that no other block has say so; they stand for every eighth
-# power of two.
-WIDE_SQUARE = BlockCode(torch.uint8, mantissa_bits=2, octaves=60)
-FIRST_WIDE_SCALE, LAST_WIDE_SCALE = 2, 26
-WELL_RESOLVED = 17  # octaves below the scale of a block in which steps are at most a quarter of the value
+from ademamix import formats
+from ademamix.formats import BLOCK, FAST, SLOW, SQUARE, WIDE_SQUARE, BlockCode, wide_exponent
 
 _LARGEST = 0x7FFFFFFF
 
-BY_DTYPE = {code.dtype: code for code in (SLOW, FAST, SQUARE)}
+
+def dtype_of(code: BlockCode) -> torch.dtype:
+    """Return the integer type of a code's tensors."""
+    dtype: torch.dtype = getattr(torch, code.dtype)
+    return dtype
+
+
+BY_DTYPE = {dtype_of(code): code for code in (FAST, SLOW, SQUARE)}
 
 
 def scale_shape(shape: torch.Size) -> tuple[int, int]:
@@ -81,9 +55,9 @@ def decode(codes: Tensor, scale: Tensor) -> Tensor:
     row_size = flat.shape[1]
     units = _units(flat, code)
     if code is SQUARE:
-        is_wide = (exponent >= FIRST_WIDE_SCALE) & (exponent <= LAST_WIDE_SCALE)
+        is_wide = (exponent >= formats.FIRST_WIDE_SCALE) & (exponent <= formats.LAST_WIDE_SCALE)
         units = torch.where(per_element(is_wide, row_size), _units(flat, WIDE_SQUARE), units)
-        exponent = torch.where(is_wide, _wide_exponent(exponent), exponent)
+        exponent = torch.where(is_wide, wide_exponent(exponent), exponent)
     return (units * per_element(_power_of_two(exponent), row_size)).view(codes.shape)
 
 
@@ -98,19 +72,26 @@ def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tup
     finite = torch.where(flat.isfinite(), flat, 0.0)
     magnitude = finite.abs()
     largest = _blocked(magnitude).amax(-1)
-    scale = ((largest.view(torch.int32) + 0x7FFFFF) >> 23).clamp(LEAST_EXPONENT, GREATEST_EXPONENT)
+    scale = ((largest.view(torch.int32) + 0x7FFFFF) >> 23).clamp(formats.LEAST_EXPONENT, formats.GREATEST_EXPONENT)
     codes = _codes(magnitude, scale, code, random)
     if code is SQUARE:
         smallest = _blocked(torch.where(magnitude > 0, magnitude.view(torch.int32), _LARGEST), _LARGEST).amin(-1)
-        is_wide = smallest <= (scale - WELL_RESOLVED) << 23
-        wide_scale = ((scale + 7 - _wide_exponent(0)) >> 3).clamp(min=FIRST_WIDE_SCALE)
+        is_wide = smallest <= (scale - formats.WELL_RESOLVED) << 23
+        wide_scale = (scale - formats.WIDE_BASE + (1 << formats.WIDE_SHIFT) - 1) >> formats.WIDE_SHIFT
+        wide_scale = wide_scale.clamp(min=formats.FIRST_WIDE_SCALE)
         wide_random = None if random is None else random << (WIDE_SQUARE.shift - SQUARE.shift)
-        wide_codes = _codes(magnitude, _wide_exponent(wide_scale), WIDE_SQUARE, wide_random)
+        wide_codes = _codes(magnitude, wide_exponent(wide_scale), WIDE_SQUARE, wide_random)
         codes = torch.where(per_element(is_wide, flat.shape[1]), wide_codes, codes)
         scale = torch.where(is_wide, wide_scale, scale)
     else:
         codes = torch.where(finite < 0, -codes, codes)
-    return codes.to(code.dtype).view(values.shape), scale.to(torch.uint8)
+    return codes.to(dtype_of(code)).view(values.shape), scale.to(torch.uint8)
+
+
+def random_part(code: BlockCode, words: Tensor) -> Tensor:
+    """Return what a code is rounded by: its bits of random `words` that serve all moments."""
+    moved = words << code.random_left if code.random_left > 0 else words >> -code.random_left
+    return ((moved & code.random_mask) | code.random_rest).to(torch.int32)
 
 
 def _units(codes: Tensor, code: BlockCode) -> Tensor:
@@ -131,11 +112,6 @@ def _codes(magnitude: Tensor, exponent: Tensor, code: BlockCode, random: Tensor 
 def _blocked(rows: Tensor, fill: int = 0) -> Tensor:
     """Cut rows into blocks, as (rows, blocks, elements of a block); the last of a row is filled up."""
     return F.pad(rows, (0, -rows.shape[1] % BLOCK), value=fill).view(len(rows), -1, BLOCK)
-
-
-def _wide_exponent(scale: Any) -> Any:
-    """Return the biased exponent that the scale of a wide block stands for."""
-    return 45 + 8 * scale
 
 
 def per_element(per_block: Tensor, row_size: int) -> Tensor:

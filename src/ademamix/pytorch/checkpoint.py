@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from ademamix import hyperparameters
-from ademamix.pytorch import diagnostics, foreign, storage
+from ademamix.pytorch import diagnostics, foreign, parameter_state
 
 # What torch puts into the names of parameters when it wraps a model, or a part of it.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -100,7 +100,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         for param in group["params"]:
             if loaded["state"].get(param):
                 entries = {key: _unwrapped(value) for key, value in loaded["state"][param].items()}
-                loaded["state"][param] = storage.adopt(entries, param, settings)
+                loaded["state"][param] = parameter_state.adopt(entries, param, settings)
         before = diagnostics.schedule_of({**group, **saved}, loaded["state"])
         group.update(settings)
         after = diagnostics.schedule_of(group, loaded["state"])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch.core import core, reader
+from ademamix.pytorch.tensors import Tensors
 from ademamix.schedules import log_beta3, progress
 
 
@@ -25,8 +26,8 @@ class Coefficients(NamedTuple):
     """
 
     fast_rate: Any  # 1 - beta1
-    square_rate: Any  # 1 - beta2
     slow_rate: Any  # 1 - beta3(t)
+    square_rate: Any  # 1 - beta2
     slow_gain: Any  # alpha(t) bc1
     step_size: Any  # lr sqrt(bc2) / bc1
     eps: Any  # eps sqrt(bc2)
@@ -57,32 +58,37 @@ PerTensor: TypeAlias = "list[Coefficients] | Coefficients"
 
 
 def next_step(
-    steps: list[Tensor],
-    slow_steps: list[Tensor],
-    fast_starts: Mapping[int, Tensor],
-    settings: Settings,
-    *,
-    as_tensors: bool,
+    tensors: Tensors, fast_starts: Mapping[int, Tensor], settings: Settings, *, as_tensors: bool
 ) -> tuple[PerTensor, Callable[[], None]]:
     """Return the coefficients of the coming step, and a function that advances the clocks to it.
 
     The clocks are advanced when the step has been taken: one that fails leaves them as they were. `fast_starts` has the
     step at which m1 was empty, by position, for parameters whose m1 began late.
     """
-    clocks = [*steps, *slow_steps]
+    clocks = [*tensors.steps, *tensors.slow_steps]
     if as_tensors:
-        return _vectors(steps, slow_steps, fast_starts, settings), lambda: torch._foreach_add_(clocks, 1)
+        return _vectors(tensors, fast_starts, settings), lambda: torch._foreach_add_(clocks, 1)
     if core is not None and all(type(clock) is Tensor and clock.dtype == torch.float32 for clock in clocks):
         # With 200 small tensors, torch would take a fifth of the whole step for this.
         found = core.Clocks(clocks, reader)
         values, advance = found.next(), found.advance
     else:
         values, advance = [clock.item() + 1 for clock in clocks], lambda: torch._foreach_add_(clocks, 1)
-    now, slow_now = values[: len(steps)], values[len(steps) :]
+    count = len(tensors.steps)
+    now, slow_now = values[:count], values[count:]
     coefficients = _floats(now, slow_now, settings)
     for i, start in fast_starts.items():
         coefficients[i] = float_coefficients(now[i], slow_now[i], now[i] - start.item(), settings)
     return coefficients, advance
+
+
+def taken(coefficients: PerTensor, positions: slice | list[int]) -> PerTensor:
+    """Return the coefficients of the tensors at some positions."""
+    if not isinstance(coefficients, list):
+        return Coefficients(*(field[positions] for field in coefficients))
+    if isinstance(positions, slice):
+        return coefficients[positions]
+    return [coefficients[i] for i in positions]
 
 
 def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[Coefficients]:
@@ -107,15 +113,13 @@ def _floats(steps: list[float], slow_steps: list[float], settings: Settings) -> 
     return [known[clocks] for clocks in all_clocks]
 
 
-def _vectors(
-    steps: list[Tensor], slow_steps: list[Tensor], fast_starts: Mapping[int, Tensor], settings: Settings
-) -> Coefficients:
-    step = torch.stack(steps).to(torch.float64) + 1
-    slow_step = torch.stack(slow_steps).to(torch.float64) + 1
+def _vectors(tensors: Tensors, fast_starts: Mapping[int, Tensor], settings: Settings) -> Coefficients:
+    step = torch.stack(tensors.steps).to(torch.float64) + 1
+    slow_step = torch.stack(tensors.slow_steps).to(torch.float64) + 1
     fast_step = step
     if fast_starts:
-        at_zero = torch.zeros_like(steps[0])
-        fast_step = step - torch.stack([fast_starts.get(i, at_zero) for i in range(len(steps))])
+        at_zero = torch.zeros_like(tensors.steps[0])
+        fast_step = step - torch.stack([fast_starts.get(i, at_zero) for i in range(len(tensors.steps))])
     fields = _coefficients(step, slow_step, fast_step, settings, torch.sqrt, torch.expm1)
     zeros = torch.zeros_like(step)
     return Coefficients(*(zeros + field for field in fields))
@@ -140,8 +144,8 @@ def _coefficients(
         slow_rate = -expm1(log_beta3(progress(slow_step, settings.beta3_warmup), beta3, settings.beta3_start))
     return Coefficients(
         fast_rate=1 - beta1,
-        square_rate=1 - beta2,
         slow_rate=slow_rate,
+        square_rate=1 - beta2,
         slow_gain=alpha * correction1,
         step_size=lr * root2 / correction1,
         eps=settings.eps * root2,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch.optim.optimizer import Optimizer
 
-from ademamix.pytorch import storage
+from ademamix.pytorch import parameter_state
 from ademamix.pytorch.foreign import ADAMW_ONLY, refuse_other_adams
-from ademamix.pytorch.step_fused import unsupported
+from ademamix.pytorch.step import why_not_fused
 
 if TYPE_CHECKING:
     from ademamix.pytorch.optimizer import AdEMAMix
@@ -31,7 +31,7 @@ def from_adamw(
     for group in adamw.param_groups:
         betas = tuple(float(beta) for beta in group["betas"])
         fused = group["fused"]
-        if any(unsupported(param) for param in group["params"]):
+        if any(why_not_fused(param) for param in group["params"]):
             fused = None
         settings = {
             **{name: group[name] for name in SHARED},
@@ -44,7 +44,7 @@ def from_adamw(
     for group in optimizer.param_groups:
         for param in group["params"]:
             if "step" in adamw.state.get(param, ()):
-                optimizer.state[param] = storage.adopt(adamw.state[param], param, group)
+                optimizer.state[param] = parameter_state.adopt(adamw.state[param], param, group)
     _take_over_groups(optimizer, adamw, drop=ADAMW_ONLY)
     _retire(adamw, "it was converted by AdEMAMix.from_adamw; step the AdEMAMix it returned")
     return optimizer
@@ -68,9 +68,9 @@ def to_adamw(optimizer: AdEMAMix) -> torch.optim.AdamW:
     for group in optimizer.param_groups:
         for param in group["params"]:
             if "step" in optimizer.state.get(param, ()):
-                state = storage.with_one_clock(optimizer.state[param], group)
-                square = storage.values_of(state, "exp_avg_sq")
-                fast = storage.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
+                state = parameter_state.with_one_clock(optimizer.state[param], group)
+                square = parameter_state.values_of(state, "exp_avg_sq")
+                fast = parameter_state.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
                 adamw.state[param] = {
                     "step": state["step"],
                     # AdamW keeps its moments in the dtype of their parameter and cannot step otherwise.

@@ -10,22 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The numbers under which the core knows the dtypes of tensors: `ElementType` in csrc/tensor_reader.h.
-ELEMENT_TYPES = {
-    torch.float32: 0,
-    torch.float64: 1,
-    torch.bfloat16: 2,
-    torch.float16: 3,
-    torch.int16: 4,
-    torch.int8: 5,
-    torch.uint8: 6,
-    torch.int64: 7,
-}
+
+def element_types(core: ModuleType) -> dict[torch.dtype, int]:
+    """Return the numbers under which the core knows the dtypes of tensors."""
+    return {getattr(torch, name): number for name, number in core.ELEMENT_TYPES.items()}
 
 
 def tensor_reader(core: ModuleType, exchange: Any) -> Any:
     """Return what the core reads tensors with; `exchange` are DLPack's functions for them, None before torch 2.10."""
-    return core.TensorReader(torch.Tensor, torch.nn.Parameter, exchange, ELEMENT_TYPES)
+    return core.TensorReader(torch.Tensor, torch.nn.Parameter, exchange, element_types(core))
 
 
 core: ModuleType | None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ademamix.pytorch import storage
 from ademamix.pytorch.coefficients import Settings, float_coefficients
+from ademamix.pytorch.parameter_state import FAST_START, values_of
 from ademamix.schedules import alpha_at, beta3_at
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -33,37 +33,38 @@ def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 @torch.no_grad()
 def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
-    m1 = alpha_m2 = update = dot = m2 = 0.0
+    fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # of squares, but for the last
     skipped = 0
     for param in group["params"]:
         state = states.get(param, {})
         if int(state.get("step", 0)) == 0:
             continue
         step = float(state["step"])
-        fast_step = max(step - float(state.get(storage.FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
+        fast_step = max(step - float(state.get(FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
         c = float_coefficients(step, float(state["slow_step"]), fast_step, Settings.of_group(group))
         fast, slow, square = _moments(param, state, group)
         alpha = alpha_at(int(state["slow_step"]) or 1, group["alpha"], group["alpha_warmup"])
-        m1 += _sum(fast * fast)
-        m2 += _sum(slow * slow)
-        alpha_m2 += alpha**2 * _sum(slow * slow)
+        direction = (fast + c.slow_gain * slow) / (square.sqrt() + c.eps)
+        fast_sum += _sum(fast * fast)
+        slow_sum += _sum(slow * slow)
+        alpha_slow_sum += alpha**2 * _sum(slow * slow)
+        update_sum += float(c.step_size) ** 2 * _sum(direction.square())
         dot += _sum(fast * slow)
-        update += float(c.step_size) ** 2 * _sum(((fast + c.slow_gain * slow) / (square.sqrt() + c.eps)).square())
         skipped += int(state.get("skipped", 0))
     return {
         **schedule_of(group, states),
-        "m1_norm": math.sqrt(m1),
-        "alpha_m2_norm": math.sqrt(alpha_m2),
-        "update_norm": math.sqrt(update),
-        "cosine": dot / math.sqrt(m1 * m2) if m1 * m2 > 0 else math.nan,
+        "m1_norm": math.sqrt(fast_sum),
+        "alpha_m2_norm": math.sqrt(alpha_slow_sum),
+        "update_norm": math.sqrt(update_sum),
+        "cosine": dot / math.sqrt(fast_sum * slow_sum) if fast_sum * slow_sum > 0 else math.nan,
         "skipped": skipped,
     }
 
 
 def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    slow, square = storage.values_of(state, "exp_avg_slow"), storage.values_of(state, "exp_avg_sq")
+    slow, square = values_of(state, "exp_avg_slow"), values_of(state, "exp_avg_sq")
     if "exp_avg" in state:
-        fast = storage.values_of(state, "exp_avg")
+        fast = values_of(state, "exp_avg")
     elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
         fast = (-param.grad if group["maximize"] else param.grad).to(slow.dtype)
     else:

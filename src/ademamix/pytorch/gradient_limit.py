@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ademamix.formats import GRADIENT_LIMIT
 from ademamix.pytorch.memory_order import PLAIN_TYPES
 
-GRADIENT_LIMIT = 2.0**62
 SMALL = 1 << 14  # elements that are worth a copy, to be looked at together with others
 
 

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec
 import torch
 
 from ademamix import hyperparameters
-from ademamix.pytorch import step_fused
 from ademamix.pytorch.foreign import refuse_other_adams
+from ademamix.pytorch.step import why_not_fused
 
 P = ParamSpec("P")
 
@@ -69,5 +69,5 @@ def check_for_step(group: dict[str, Any]) -> None:
 def check_fused(group: Mapping[str, Any]) -> None:
     """Raise if a group is to be fused but cannot be."""
     for param in group["params"] if group["fused"] else ():
-        if reason := step_fused.unsupported(param):
+        if reason := why_not_fused(param):
             raise RuntimeError(f"`fused=True` is not possible: {reason}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
+
+from ademamix.pytorch.tensors import SHAPED_COLUMNS, Tensors
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
@@ -15,11 +15,18 @@ def has_memory(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN_TYPES or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
-def in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, row_major: bool) -> tuple[Tensor, ...]:
-    """Return the tensors of a parameter, or copies, that have their elements in one order of memory, without gaps.
+def arranged(tensors: Tensors, *, row_major: bool) -> Tensors:
+    """Return tensors, or copies, such that those of each parameter have one order of memory, without gaps.
 
     The order is that of the moments, but row-major if random words are to be drawn by the index of an element.
     """
+    shaped = [column for column in tensors.columns[:SHAPED_COLUMNS] if column]
+    rows = [_in_one_order(*row, row_major=row_major) for row in zip(*shaped, strict=True)]
+    columns = iter(zip(*rows, strict=True))
+    return tensors.with_columns(*[list(next(columns)) if column else [] for column in tensors.columns[:SHAPED_COLUMNS]])
+
+
+def _in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, row_major: bool) -> tuple[Tensor, ...]:
     if param.is_contiguous() and grad.is_contiguous() and all(moment.is_contiguous() for moment in moments):
         return (param, grad, *moments)
     order = torch.empty_like(moments[0], device="meta")
@@ -33,13 +40,16 @@ def in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, row_major: bool)
     )
 
 
-def in_memory(tensor: Tensor) -> Tensor:
-    """Return the elements of a tensor without gaps as a vector, in the order that they have in memory."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+def as_vectors(tensors: Tensors) -> Tensors:
+    """Return tensors without gaps as vectors, in the order that their elements have in memory."""
+    shaped = tensors.columns[:SHAPED_COLUMNS]
+    return tensors.with_columns(*[[x.as_strided((x.numel(),), (1,)) for x in column] for column in shaped])
 
 
-def copy_back(originals: Iterable[Tensor], copies: Iterable[Tensor]) -> None:
-    """Write what a kernel has changed in copies to where it belongs."""
-    for original, copy in zip(originals, copies, strict=True):
-        if copy is not original:
-            original.copy_(copy)
+def copy_back(tensors: Tensors, copies: Tensors) -> None:
+    """Write what a kernel has changed in copies to where it belongs: all but gradients."""
+    for originals, own in zip(tensors.columns[:SHAPED_COLUMNS], copies.columns[:SHAPED_COLUMNS], strict=True):
+        if originals is not tensors.grads:
+            for original, copy in zip(originals, own, strict=True):
+                if copy is not original:
+                    original.copy_(copy)

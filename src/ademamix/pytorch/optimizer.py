@@ -11,9 +11,12 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, storage
+from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state
+from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import ademamix_step
+from ademamix.pytorch.step import Flags, ademamix_step
+from ademamix.pytorch.storage import reduces
+from ademamix.pytorch.tensors import Place, Tensors
 
 
 class AdEMAMix(Optimizer):
@@ -215,60 +218,42 @@ class AdEMAMix(Optimizer):
         indices: list[int],
         late: list[int],
         fast_starts: list[Tensor],
-        params: list[Tensor],
-        grads: list[Tensor],
-        exp_avgs: list[Tensor],
-        exp_avg_slows: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-        exp_avg_scales: list[Tensor],
-        exp_avg_slow_scales: list[Tensor],
-        exp_avg_sq_scales: list[Tensor],
-        state_steps: list[Tensor],
-        slow_steps: list[Tensor],
-        skipped: list[Tensor],
+        *columns: list[Tensor],
     ) -> None:
-        """Fill the lists with the parameters of `group` that have a gradient, and their state.
+        """Fill the columns of `Tensors` with the parameters of `group` that have a gradient, and their state.
 
-        Those whose moments are stored in full and those whose are `reduced` go separately: lists are of one kind.
+        Those whose moments are stored in full and those whose are `reduced` go separately: columns are of one kind.
         `late` has the positions of those whose m1 began late.
-        torch.compile knows this name and shape of method, and runs it outside of the graph.
+        torch.compile knows this name and shape of method, and runs it outside of the graph: it maps lists that are
+        arguments of their own, and no others.
         """
         self._opt_called = True  # again: torch.compile forgets what `step` notes
+        tensors = Tensors([], *columns)
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
-        form = storage.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
-        has_scales = reduced and group["state_storage"] == "compact"
-        fast_start = storage.FAST_START
+        form = parameter_state.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
+        fast_start = parameter_state.FAST_START
+        states: list[dict[str, Any]] = []
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
-            if grad is None or (mixed and storage.reduces(param, group) != reduced):
+            if grad is None or (mixed and reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
             if state is None or not form.fits(state, param, grad):
-                grad = storage.completed(grad)
-                if state is None or not storage.is_ready(state, param, grad, form):
-                    storage.check(param, grad, differentiable=group["differentiable"])
+                grad = inputs.completed(grad)
+                if state is None or not parameter_state.is_ready(state, param, grad, form):
+                    inputs.check(param, grad, differentiable=group["differentiable"])
                     state = self.state[param]
-                    storage.prepare(state, param, group)
+                    parameter_state.prepare(state, param, group)
             if fast_start in state:
-                late.append(len(params))
+                late.append(len(states))
                 fast_starts.append(state[fast_start])
-            params.append(param)
-            grads.append(grad)
-            if has_fast:
-                exp_avgs.append(state["exp_avg"])
-            exp_avg_slows.append(state["exp_avg_slow"])
-            exp_avg_sqs.append(state["exp_avg_sq"])
-            if has_scales:
-                if has_fast:
-                    exp_avg_scales.append(state["exp_avg_scale"])
-                exp_avg_slow_scales.append(state["exp_avg_slow_scale"])
-                exp_avg_sq_scales.append(state["exp_avg_sq_scale"])
-            state_steps.append(state["step"])
-            slow_steps.append(state["slow_step"])
-            if skips:
-                skipped.append(state["skipped"])
+            tensors.params.append(param)
+            tensors.grads.append(grad)
+            states.append(state)
             indices.append(index)
+        for column, key in form.keys.items():
+            getattr(tensors, column).extend([state[key] for state in states])
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, and return the loss if `closure` computes it.
@@ -298,31 +283,21 @@ class AdEMAMix(Optimizer):
         for group in self.param_groups:
             groups.check_for_step(group)
             for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
-                tensors: list[list[Tensor]] = [[], [], [], [], [], [], [], [], [], [], []]
+                tensors = Tensors.none()
                 indices: list[int] = []
                 late: list[int] = []
                 fast_starts: list[Tensor] = []
-                self._init_group(group, reduced, first_index, indices, late, fast_starts, *tensors)
-                gathered.append((group, tensors, indices, dict(zip(late, fast_starts, strict=True))))
+                self._init_group(group, reduced, first_index, indices, late, fast_starts, *tensors.columns)
+                tensors.places.extend([Place(index) for index in indices])
+                gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
-        for group, tensors, indices, starts in gathered:
+        for group, tensors, starts in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             ademamix_step(
-                *tensors,
-                lr=group["lr"],
-                betas=group["betas"],
-                alpha=group["alpha"],
-                alpha_warmup=group["alpha_warmup"],
-                beta3_warmup=group["beta3_warmup"],
-                beta3_start=group["beta3_start"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                rounding=Rounding(group["rounding_seed"], indices, [0] * len(indices), stochastic),
-                maximize=group["maximize"],
-                capturable=group["capturable"],
-                differentiable=group["differentiable"],
-                foreach=group["foreach"],
-                fused=group["fused"],
+                tensors,
+                Settings.of_group(group),
+                Rounding(group["rounding_seed"], stochastic),
+                Flags.of_group(group),
                 grad_scale=getattr(self, "grad_scale", None),
                 fast_starts=starts,
             )

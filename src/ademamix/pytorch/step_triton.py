@@ -14,19 +14,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ademamix.pytorch import block_codes, storage
+from ademamix.formats import BLOCK, SLOW
+from ademamix.pytorch import storage
+from ademamix.pytorch.block_codes import dtype_of
 from ademamix.pytorch.coefficients import PerTensor
-from ademamix.pytorch.memory_order import copy_back, in_one_order
+from ademamix.pytorch.memory_order import arranged, copy_back
 from ademamix.pytorch.rounding import Rounding
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Tensors
 
 BLOCKS_PER_PROGRAM = 8
 PLAIN, BF16, CODED = 0, 1, 2
-STORAGES = {torch.bfloat16: BF16, block_codes.SLOW.dtype: CODED}  # by the dtype of m2; all others are plain
+STORAGES = {torch.bfloat16: BF16, dtype_of(SLOW): CODED}  # by the dtype of the slow average; all others are plain
 VECTOR_BYTES = 16  # what a thread moves at once, if addresses and rows are multiples of it
 
 
 class TensorRow(NamedTuple):
-    """What the kernel knows of a tensor, all in int64. Addresses of what does not exist are 0."""
+    """What the kernel knows of a tensor, all in int64: addresses first, in the order of `Tensors`, or 0."""
 
     param: int
     grad: int
@@ -48,7 +51,7 @@ class TensorRow(NamedTuple):
     seed: int
 
 
-POINTERS = TensorRow._fields[: TensorRow._fields.index("row_size")]
+POINTERS = TensorRow._fields[:KERNEL_COLUMNS]
 
 
 class Bucket(NamedTuple):
@@ -60,32 +63,25 @@ class Bucket(NamedTuple):
     alignment: int
 
 
+class Variant(NamedTuple):
+    """What a launch is compiled for beside its bucket."""
+
+    has_fast: bool
+    skips: bool
+    stochastic_params: bool
+    maximize: bool
+
+
 def update(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_slows: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    exp_avg_scales: list[Tensor],
-    exp_avg_slow_scales: list[Tensor],
-    exp_avg_sq_scales: list[Tensor],
-    skipped: list[Tensor],
-    coefficients: PerTensor,
-    *,
-    rounding: Rounding,
-    maximize: bool,
-    grad_scale: Tensor | None,
+    tensors: Tensors, coefficients: PerTensor, rounding: Rounding, *, maximize: bool, grad_scale: Tensor | None
 ) -> None:
     """Update each parameter and its moments, all of one device, in place; see `ademamix_step`."""
-    columns = [params, grads, exp_avg_slows, exp_avg_sqs, *([exp_avgs] if exp_avgs else [])]
-    arranged = [in_one_order(*row, row_major=rounding.stochastic_params) for row in zip(*columns, strict=True)]
-    copies = [list(column) for column in zip(*arranged, strict=True)]
-    params_, grads_, slows_, squares_, fasts_ = [*copies, []][:5]
-    scales = (exp_avg_scales, exp_avg_slow_scales, exp_avg_sq_scales)
-    buckets = _buckets((params_, grads_, fasts_, slows_, squares_, *scales, skipped), rounding)
+    copies = arranged(tensors, row_major=rounding.stochastic_params)
+    buckets = _buckets(copies, rounding.seed)
     if not buckets:
         return
-    device = params[0].device
+    device = tensors.params[0].device
+    variant = Variant(bool(tensors.fasts), bool(tensors.skipped), rounding.stochastic_params, maximize)
     with _on(device):
         numbers = _matrix(coefficients, device)
         flat = [number for rows in buckets.values() for row in rows for number in row]
@@ -94,35 +90,24 @@ def update(
             grad_scale = grad_scale.to(device)
         first = 0
         for bucket, rows in buckets.items():
-            _launch(
-                bucket,
-                rows,
-                table[first : first + len(rows)],
-                numbers,
-                grad_scale,
-                has_fast=bool(exp_avgs),
-                skips=bool(skipped),
-                stochastic=rounding.stochastic_params and bucket.param == torch.bfloat16,
-                maximize=maximize,
-            )
+            programs = rows[-1].first_program + _programs(rows[-1])
+            _launch(bucket, variant, programs, table[first : first + len(rows)], numbers, grad_scale)
             first += len(rows)
-    for originals, own in zip(columns, copies, strict=True):
-        if originals is not grads:
-            copy_back(originals, own)
+    copy_back(tensors, copies)
 
 
-def _buckets(pointed_at: tuple[list[Tensor], ...], rounding: Rounding) -> dict[Bucket, list[TensorRow]]:
-    """Describe the tensors that have elements, bucket by bucket; `pointed_at` is in the order of POINTERS."""
+def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
+    """Describe the tensors that have elements, bucket by bucket."""
     buckets: dict[Bucket, list[TensorRow]] = {}
-    params, grads, _, slows, *_ = pointed_at
-    for i, (param, grad, slow) in enumerate(zip(params, grads, slows, strict=True)):
+    for i, (param, place) in enumerate(zip(tensors.params, tensors.places, strict=True)):
         if not param.numel():
             continue
-        addresses = [tensors[i].data_ptr() if tensors else 0 for tensors in pointed_at]
+        slow = tensors.slows[i]
+        addresses = [column[i].data_ptr() if column else 0 for column in tensors.of_kernels]
         rows, row_size = _geometry(param, slow)
-        blocks_in_row = -(-row_size // block_codes.BLOCK)
-        divisible = all(number % VECTOR_BYTES == 0 for number in (*addresses[:5], row_size))
-        bucket = Bucket(param.dtype, grad.dtype, slow.dtype, VECTOR_BYTES if divisible else 1)
+        blocks_in_row = -(-row_size // BLOCK)
+        divisible = all(number % VECTOR_BYTES == 0 for number in (*addresses[:SHAPED_COLUMNS], row_size))
+        bucket = Bucket(param.dtype, tensors.grads[i].dtype, slow.dtype, VECTOR_BYTES if divisible else 1)
         before = buckets.setdefault(bucket, [])
         row = TensorRow(
             **dict(zip(POINTERS, addresses, strict=True)),
@@ -130,11 +115,11 @@ def _buckets(pointed_at: tuple[list[Tensor], ...], rounding: Rounding) -> dict[B
             blocks_in_row=blocks_in_row,
             blocks=rows * blocks_in_row,
             first_program=before[-1].first_program + _programs(before[-1]) if before else 0,
-            first_block=rounding.first_rows[i] * blocks_in_row,
-            first_element=rounding.first_rows[i] * (param.numel() // param.shape[0]) if param.dim() else 0,
+            first_block=place.first_row * blocks_in_row,
+            first_element=place.first_row * (param.numel() // param.shape[0]) if param.dim() else 0,
             position=i,
-            param_index=rounding.indices[i],
-            seed=rounding.seed,
+            param_index=place.param_index,
+            seed=seed,
         )
         before.append(row)
     return buckets
@@ -152,32 +137,10 @@ def _programs(row: TensorRow) -> int:
 
 
 def _launch(
-    bucket: Bucket,
-    rows: list[TensorRow],
-    table: Tensor,
-    coefficients: Tensor,
-    grad_scale: Tensor | None,
-    *,
-    has_fast: bool,
-    skips: bool,
-    stochastic: bool,
-    maximize: bool,
+    bucket: Bucket, variant: Variant, programs: int, table: Tensor, coefficients: Tensor, grad_scale: Tensor | None
 ) -> None:
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
-    kernels.step[(rows[-1].first_program + _programs(rows[-1]),)](
-        table,
-        len(rows),
-        coefficients,
-        grad_scale,
-        **kernels.instance(
-            bucket,
-            storage=STORAGES.get(bucket.slow, PLAIN),
-            has_fast=has_fast,
-            skips=skips,
-            stochastic=stochastic,
-            maximize=maximize,
-        ),
-    )
+    kernels.step[(programs,)](table, len(table), coefficients, grad_scale, **kernels.instance(bucket, variant))
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:

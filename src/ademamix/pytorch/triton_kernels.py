@@ -16,29 +16,33 @@ import torch
 import triton
 import triton.language as tl
 
+from ademamix import formats
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.coefficients import Coefficients
-from ademamix.pytorch.gradient_limit import GRADIENT_LIMIT
-from ademamix.pytorch.step_triton import BLOCKS_PER_PROGRAM, CODED, PLAIN, Bucket, TensorRow
+from ademamix.pytorch.step_triton import BLOCKS_PER_PROGRAM, CODED, PLAIN, STORAGES, Bucket, TensorRow, Variant
+from ademamix.pytorch.triton_formats import (
+    decode_fast,
+    decode_slow,
+    decode_squares,
+    encode_fast,
+    encode_slow,
+    encode_squares,
+    fast_to_bf16,
+    keys,
+    moment_words,
+    param_to_bf16,
+    slow_to_bf16,
+    squares_to_bf16,
+    to_nearest_bf16,
+)
 
 # A compiled function sees globals only if they are constexpr.
-LANES = tl.constexpr(block_codes.BLOCK)
+LANES = tl.constexpr(formats.BLOCK)
 BLOCKS = tl.constexpr(BLOCKS_PER_PROGRAM)
 IS_PLAIN, IS_CODED = tl.constexpr(PLAIN), tl.constexpr(CODED)
-LEAST_EXPONENT = tl.constexpr(block_codes.LEAST_EXPONENT)
-GREATEST_EXPONENT = tl.constexpr(block_codes.GREATEST_EXPONENT)
-
 # Moments, by what is added to the column of a pointer to the fast one or to its scale.
 FAST, SLOW, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
-FAST_SHIFT, FAST_BASE = tl.constexpr(block_codes.FAST.shift), tl.constexpr(block_codes.FAST.base)
-SLOW_SHIFT, SLOW_BASE = tl.constexpr(block_codes.SLOW.shift), tl.constexpr(block_codes.SLOW.base)
-SQUARE_SHIFT, SQUARE_BASE = tl.constexpr(block_codes.SQUARE.shift), tl.constexpr(block_codes.SQUARE.base)
-WIDE_SQUARE_SHIFT = tl.constexpr(block_codes.WIDE_SQUARE.shift)
-WIDE_SQUARE_BASE = tl.constexpr(block_codes.WIDE_SQUARE.base)
-FIRST_WIDE_SCALE = tl.constexpr(block_codes.FIRST_WIDE_SCALE)
-LAST_WIDE_SCALE = tl.constexpr(block_codes.LAST_WIDE_SCALE)
-WELL_RESOLVED = tl.constexpr(block_codes.WELL_RESOLVED)
-LIMIT = tl.constexpr(GRADIENT_LIMIT)
+LIMIT = tl.constexpr(formats.GRADIENT_LIMIT)
 FP32_MAX = tl.constexpr(torch.finfo(torch.float32).max)
 
 # The columns of the table of tensors.
@@ -61,8 +65,8 @@ SEED = tl.constexpr(TensorRow._fields.index("seed"))
 # The columns of the matrix of coefficients.
 NUMBERS = tl.constexpr(len(Coefficients._fields))
 FAST_RATE = tl.constexpr(Coefficients._fields.index("fast_rate"))
-SQUARE_RATE = tl.constexpr(Coefficients._fields.index("square_rate"))
 SLOW_RATE = tl.constexpr(Coefficients._fields.index("slow_rate"))
+SQUARE_RATE = tl.constexpr(Coefficients._fields.index("square_rate"))
 SLOW_GAIN = tl.constexpr(Coefficients._fields.index("slow_gain"))
 STEP_SIZE = tl.constexpr(Coefficients._fields.index("step_size"))
 EPS = tl.constexpr(Coefficients._fields.index("eps"))
@@ -80,23 +84,22 @@ DTYPES = {
 }
 
 
-def instance(
-    bucket: Bucket, *, storage: int, has_fast: bool, skips: bool, stochastic: bool, maximize: bool
-) -> dict[str, Any]:
+def instance(bucket: Bucket, variant: Variant) -> dict[str, Any]:
     """Return the arguments that :func:`step` is compiled for."""
     slow = DTYPES[bucket.slow]
+    storage = STORAGES.get(bucket.slow, PLAIN)
     return {
         "PARAM_DTYPE": DTYPES[bucket.param],
         "GRAD_DTYPE": DTYPES[bucket.grad],
-        "FAST_DTYPE": DTYPES[block_codes.FAST.dtype] if storage == CODED else slow,
+        "FAST_DTYPE": DTYPES[block_codes.dtype_of(formats.FAST)] if storage == CODED else slow,
         "SLOW_DTYPE": slow,
-        "SQUARE_DTYPE": DTYPES[block_codes.SQUARE.dtype] if storage == CODED else slow,
+        "SQUARE_DTYPE": DTYPES[block_codes.dtype_of(formats.SQUARE)] if storage == CODED else slow,
         "COMPUTE": tl.float64 if bucket.slow == torch.float64 else tl.float32,
         "STORAGE": storage,
-        "HAS_FAST": has_fast,
-        "SKIPS": skips,
-        "STOCHASTIC": stochastic,
-        "MAXIMIZE": maximize,
+        "HAS_FAST": variant.has_fast,
+        "SKIPS": variant.skips,
+        "STOCHASTIC": variant.stochastic_params and bucket.param == torch.bfloat16,
+        "MAXIMIZE": variant.maximize,
         "ALIGNMENT": bucket.alignment,
     }
 
@@ -123,7 +126,8 @@ def step(
     """Update BLOCKS blocks of one tensor."""
     row = table + _tensor_of(tl.program_id(0), table, count) * COLUMNS
     c = coefficients + tl.load(row + POSITION) * NUMBERS
-    block, blocks, offsets, mask = _tile(tl.program_id(0), row, ALIGNMENT)
+    tile = _tile(tl.program_id(0), row, ALIGNMENT)
+    block, _, offsets, mask = tile
 
     # All loads are before the first store: the compiler could not move them across it.
     before = _load(row + PARAM, offsets, mask, PARAM_DTYPE, ALIGNMENT).to(COMPUTE)
@@ -142,33 +146,33 @@ def step(
         grad = tl.where(finite, grad, 0.0)
     fast_rate, slow_rate, square_rate = _rates(c, finite, COMPUTE, SKIPS)
 
-    slow = _load_moment(row, block, blocks, offsets, mask, SLOW, SLOW_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
-    square = _load_moment(row, block, blocks, offsets, mask, SQUARE, SQUARE_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
-    slow = _lerp(slow, grad, slow_rate)
-    square = _lerp(square, grad * grad, square_rate)
     fast = grad
     if HAS_FAST:
-        fast = _load_moment(row, block, blocks, offsets, mask, FAST, FAST_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+        fast = _load_moment(row, tile, FAST, FAST_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
         fast = _lerp(fast, grad, fast_rate)
+    slow = _load_moment(row, tile, SLOW, SLOW_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+    slow = _lerp(slow, grad, slow_rate)
+    square = _load_moment(row, tile, SQUARE, SQUARE_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+    square = _lerp(square, grad * grad, square_rate)
 
     words = block  # of no use, if moments are not rounded
     if STORAGE != IS_PLAIN or STOCHASTIC:
-        key0, key1 = _keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
+        key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
     if STORAGE != IS_PLAIN:
-        words = _moment_words(tl.load(row + FIRST_BLOCK) + block, key0, key1)
-    _store_moment(slow, words, row, block, blocks, offsets, mask, SLOW, SLOW_DTYPE, STORAGE, ALIGNMENT)
-    _store_moment(square, words, row, block, blocks, offsets, mask, SQUARE, SQUARE_DTYPE, STORAGE, ALIGNMENT)
+        words = moment_words(tl.load(row + FIRST_BLOCK) + block, key0, key1)
     if HAS_FAST:
-        _store_moment(fast, words, row, block, blocks, offsets, mask, FAST, FAST_DTYPE, STORAGE, ALIGNMENT)
+        _store_moment(row, tile, fast, words, FAST, FAST_DTYPE, STORAGE, ALIGNMENT)
+    _store_moment(row, tile, slow, words, SLOW, SLOW_DTYPE, STORAGE, ALIGNMENT)
+    _store_moment(row, tile, square, words, SQUARE, SQUARE_DTYPE, STORAGE, ALIGNMENT)
 
     after = _descend(before, fast, slow, square, c, COMPUTE)
     if SKIPS:
         after = tl.where(finite, after, before)
         _count(mask & (finite == 0), row + SKIPPED)
     if STOCHASTIC:
-        after = _to_bf16(after, _random_words(tl.load(row + FIRST_ELEMENT) + offsets, key0, key1) & 0xFFFF)
+        after = param_to_bf16(after, tl.load(row + FIRST_ELEMENT) + offsets, key0, key1)
     elif tl.bfloat16 == PARAM_DTYPE:
-        after = _to_nearest_bf16(after)
+        after = to_nearest_bf16(after)
     _store(row + PARAM, after, offsets, mask, PARAM_DTYPE, ALIGNMENT)
 
 
@@ -193,14 +197,15 @@ def _tensor_of(program, table, count):
 
 @triton.jit
 def _tile(program, row, ALIGNMENT: tl.constexpr):
-    """Return the tile's blocks, their number in the tensor, and the offsets and the mask of its elements."""
+    """Return the tile's blocks and which of them the tensor has, and the same of its elements."""
     blocks = tl.load(row + BLOCKS_IN_ALL)
     blocks_in_row = tl.load(row + BLOCKS_IN_ROW)
     row_size = tl.multiple_of(tl.load(row + ROW_SIZE), ALIGNMENT)
     block = (program - tl.load(row + FIRST_PROGRAM)) * BLOCKS + tl.arange(0, BLOCKS)
     column = (block % blocks_in_row * LANES)[:, None] + tl.arange(0, LANES)[None, :]
-    mask = (block < blocks)[:, None] & (column < row_size)
-    return block, blocks, (block // blocks_in_row * row_size)[:, None] + column, mask
+    block_mask = block < blocks
+    mask = block_mask[:, None] & (column < row_size)
+    return block, block_mask, (block // blocks_in_row * row_size)[:, None] + column, mask
 
 
 @triton.jit
@@ -260,25 +265,23 @@ def _descend(before, fast, slow, square, c, COMPUTE: tl.constexpr):
 @triton.jit
 def _load_moment(
     row,
-    block,
-    blocks,
-    offsets,
-    mask,
+    tile,
     WHICH: tl.constexpr,
     DTYPE: tl.constexpr,
     COMPUTE: tl.constexpr,
     STORAGE: tl.constexpr,
     ALIGNMENT: tl.constexpr,
 ):
+    block, block_mask, offsets, mask = tile
     stored = _load(row + MOMENT + WHICH, offsets, mask, DTYPE, ALIGNMENT)
     if STORAGE == IS_CODED:
-        scale = _load(row + SCALE + WHICH, block, block < blocks, tl.uint8, 1)
+        scale = _load(row + SCALE + WHICH, block, block_mask, tl.uint8, 1)
         if WHICH == FAST:
-            values = _decode(stored, scale, FAST_SHIFT, FAST_BASE)
+            values = decode_fast(stored, scale)
         elif WHICH == SLOW:
-            values = _decode(stored, scale, SLOW_SHIFT, SLOW_BASE)
+            values = decode_slow(stored, scale)
         else:
-            values = _decode_squares(stored, scale)
+            values = decode_squares(stored, scale)
     else:
         values = stored.to(COMPUTE)
     return values
@@ -286,162 +289,30 @@ def _load_moment(
 
 @triton.jit
 def _store_moment(
+    row,
+    tile,
     values,
     words,
-    row,
-    block,
-    blocks,
-    offsets,
-    mask,
     WHICH: tl.constexpr,
     DTYPE: tl.constexpr,
     STORAGE: tl.constexpr,
     ALIGNMENT: tl.constexpr,
 ):
-    """Store a moment. The parts of the word that it is rounded by are those of storage.py."""
+    block, block_mask, offsets, mask = tile
     if STORAGE == IS_CODED:
         if WHICH == FAST:
-            stored, scale = _encode(values, (words & 0x7FE00) | 0x100, FAST_SHIFT, FAST_BASE)
+            stored, scale = encode_fast(values, words)
         elif WHICH == SLOW:
-            stored, scale = _encode(values, words >> 21, SLOW_SHIFT, SLOW_BASE)
+            stored, scale = encode_slow(values, words)
         else:
-            stored, scale = _encode_squares(values, ((words << 10) & 0x7FC00) | 0x200)
-        _store(row + SCALE + WHICH, scale, block, block < blocks, tl.uint8, 1)
+            stored, scale = encode_squares(values, words)
+        _store(row + SCALE + WHICH, scale, block, block_mask, tl.uint8, 1)
     elif STORAGE == IS_PLAIN:
         stored = values
     elif WHICH == FAST:
-        stored = _to_bf16(values, words & 0xFFFF)
+        stored = fast_to_bf16(values, words)
     elif WHICH == SLOW:
-        stored = _to_bf16(values, words >> 16)
+        stored = slow_to_bf16(values, words)
     else:
-        second = words * 0x846CA68B
-        stored = _to_bf16(values, (second ^ (second >> 16)) >> 16)
+        stored = squares_to_bf16(values, words)
     _store(row + MOMENT + WHICH, stored, offsets, mask, DTYPE, ALIGNMENT)
-
-
-@triton.jit
-def _decode(codes, scale, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    return _units(codes, SHIFT, BASE) * _power_of_two(scale)[:, None]
-
-
-@triton.jit
-def _decode_squares(codes, scale):
-    scale = scale.to(tl.int32)
-    is_wide = (scale >= FIRST_WIDE_SCALE) & (scale <= LAST_WIDE_SCALE)
-    wide_units = _units(codes, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
-    units = tl.where(is_wide[:, None], wide_units, _units(codes, SQUARE_SHIFT, SQUARE_BASE))
-    return units * _power_of_two(tl.where(is_wide, _wide_exponent(scale), scale))[:, None]
-
-
-@triton.jit
-def _units(codes, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    """Return the values that codes stand for in a block with the scale 1."""
-    wide = codes.to(tl.int32)
-    magnitude = ((tl.abs(wide) << SHIFT) + BASE).to(tl.float32, bitcast=True) - _offset(BASE)
-    return tl.where(wide < 0, -magnitude, magnitude)
-
-
-@triton.jit
-def _encode(values, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    """Return the codes of a tile and the scales of its blocks; what is masked must be 0."""
-    finite = tl.where(tl.abs(values) < float("inf"), values, 0.0)
-    magnitude = tl.abs(finite)
-    scale = _scales(magnitude)
-    codes = _codes(magnitude, scale, noise, SHIFT, BASE)
-    return tl.where(finite < 0, -codes, codes), scale
-
-
-@triton.jit
-def _encode_squares(values, noise):
-    """Do the same for second moments, of which some blocks are wide, and none that is not 0 becomes 0."""
-    squares = tl.where(values < float("inf"), values, 0.0)
-    scale = _scales(squares)
-    smallest = tl.min(tl.where(squares > 0, squares.to(tl.int32, bitcast=True), 0x7FFFFFFF), axis=1)
-    is_wide = smallest <= (scale - WELL_RESOLVED) << 23
-    wide_scale = tl.maximum((scale + 7 - _wide_exponent(0)) >> 3, FIRST_WIDE_SCALE)
-    codes = _codes(squares, scale, noise, SQUARE_SHIFT, SQUARE_BASE)
-    wide_noise = noise << (WIDE_SQUARE_SHIFT - SQUARE_SHIFT)
-    wide_codes = _codes(squares, _wide_exponent(wide_scale), wide_noise, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
-    codes = tl.where(is_wide[:, None], wide_codes, codes)
-    return tl.where((codes == 0) & (squares > 0), 1, codes), tl.where(is_wide, wide_scale, scale)
-
-
-@triton.jit
-def _scales(magnitude):
-    """Return the biased exponents of the blocks of a tile."""
-    exponent = (tl.max(magnitude, axis=1).to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
-    return tl.minimum(tl.maximum(exponent, LEAST_EXPONENT), GREATEST_EXPONENT)
-
-
-@triton.jit
-def _codes(magnitude, exponent, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    unit = tl.minimum(magnitude * _power_of_two(254 - exponent)[:, None], 1.0)
-    return ((unit + _offset(BASE)).to(tl.int32, bitcast=True) - BASE + noise.to(tl.int32)) >> SHIFT
-
-
-@triton.jit
-def _wide_exponent(scale):
-    """Return the biased exponent that the scale of a wide block stands for."""
-    return 45 + 8 * scale
-
-
-@triton.jit
-def _offset(BASE: tl.constexpr):
-    """Return the number that is added to magnitudes, from its bits."""
-    return tl.full((), BASE, tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _power_of_two(exponent):
-    """Return the fp32 number of a biased exponent; 0 for 0."""
-    return (exponent.to(tl.int32) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _to_bf16(values, random):
-    """Round fp32 `values` to bf16, up or down by 16 `random` bits; NaN stays NaN."""
-    bits = (values.to(tl.uint32, bitcast=True) + random) >> 16
-    return tl.where(values == values, bits, 0x7FC0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-
-
-@triton.jit
-def _to_nearest_bf16(values):
-    """Round fp32 `values` to the nearest bf16, ties to even. A cast does the same, but not in the interpreter."""
-    return _to_bf16(values, 0x7FFF + ((values.to(tl.uint32, bitcast=True) >> 16) & 1))
-
-
-@triton.jit
-def _keys(seed, index, step):
-    """Return the key of a parameter's random words, which that of its moments goes on from."""
-    key0 = tl.full((), 0x243F6A88, tl.uint32)
-    key1 = tl.full((), 0x85A308D3, tl.uint32)
-    key0, key1 = _absorb(key0, key1, seed)
-    key0, key1 = _absorb(key0, key1, index)
-    return _absorb(key0, key1, step)
-
-
-@triton.jit
-def _absorb(key0, key1, word):
-    low, high = word.to(tl.uint32), (word >> 32).to(tl.uint32)
-    return _mix(_mix(key0 ^ low) ^ high), _mix(_mix(key1 + low) + high)
-
-
-@triton.jit
-def _moment_words(block, key0, key1):
-    """Return a 32-bit word for each element of each block: a strong hash of the block, a cheap one inside of it."""
-    of_block = _random_words(block, _mix(key0 ^ 1), _mix(key1 + 1))
-    words = of_block[:, None] + tl.arange(0, LANES).to(tl.uint32)[None, :] * 0x9E3779B9
-    words = (words ^ (words >> 16)) * 0x7FEB352D
-    return words ^ (words >> 15)
-
-
-@triton.jit
-def _random_words(element, key0, key1):
-    return _mix(_mix(element.to(tl.uint32) ^ key0) + ((element >> 32).to(tl.uint32) ^ key1))
-
-
-@triton.jit
-def _mix(x):
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x846CA68B
-    return x ^ (x >> 16)

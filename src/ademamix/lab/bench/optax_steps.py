@@ -39,6 +39,7 @@ SECONDS, QUICK_SECONDS = 40.0, 0.5  # in each process
 def optimizers() -> dict[str, Any]:
     """Return what is compared, all with the same settings."""
     import optax
+
     from ademamix.optax import ademamix, alpha_schedule, beta3_schedule
     from ademamix.schedules import beta3_for_horizon
 
@@ -60,7 +61,6 @@ def measure(shapes: tuple[Shape, ...], seconds: float) -> dict[str, float]:
     """Step all optimizers in turns in this process, and return the fastest step of each."""
     import jax
     import jax.numpy as jnp
-
     import optax
 
     def leaves(seed: int, scale: float) -> list[Any]:

@@ -1,5 +1,5 @@
 // A check of the core without Python, to run under sanitizers and on other processors:
-//   cmake -S csrc -B build/driver -DADEMAMIX_DRIVER=ON -DADEMAMIX_SANITIZE=address,undefined
+//   cmake -S tests/csrc -B build/driver -DADEMAMIX_SANITIZE=address,undefined
 //   cmake --build build/driver && build/driver/driver
 // `driver bf16` checks steps of bf16 parameters alone, which is quicker. Memory is allocated to the byte, so that
 // AddressSanitizer sees any access outside of a tensor.
@@ -75,7 +75,7 @@ std::vector<Example> random_examples(const Format& p, const Format& g) {
   for (size_t lead : {0, 1}) {
     for (size_t size : kSizes) {
       const double t = static_cast<double>(examples.size() + 1);
-      Example e(p, g, lead, size, {0.1, 0.001 * t, 1e-4 * t, 0.5 * t, 1e-3 * t, 1e-8, 1e-5 * t, t});
+      Example e(p, g, lead, size, {0.1, 1e-4 * t, 0.001 * t, 0.5 * t, 1e-3 * t, 1e-8, 1e-5 * t, t});
       for (size_t i = 0; i < size; ++i) {
         e.parameter.set(i, normal(random));
         e.gradient.set(i, normal(random));
@@ -101,24 +101,24 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
     const double raw = start.gradient[i];
     const double g = &p == &kF64 ? kFactor * raw : gradient_in_fp32(raw, kFactor);
     const double before = start.parameter[i];
-    double m1 = flags.fast ? (1 - c.fast_rate) * start.fast[i] + c.fast_rate * g : g;
-    double m2 = (1 - c.slow_rate) * start.slow[i] + c.slow_rate * g;
-    double nu = (1 - c.square_rate) * start.square[i] + c.square_rate * g * g;
-    const double root = std::sqrt(nu) + c.eps;
-    double after = before - c.decay * before - c.step_size * (m1 + c.slow_gain * m2) / root;
-    double scale = std::abs(before) + c.step_size * (std::abs(m1) + c.slow_gain * std::abs(m2)) / root;
+    double new_fast = flags.fast ? (1 - c.fast_rate) * start.fast[i] + c.fast_rate * g : g;
+    double new_slow = (1 - c.slow_rate) * start.slow[i] + c.slow_rate * g;
+    double new_square = (1 - c.square_rate) * start.square[i] + c.square_rate * g * g;
+    const double root = std::sqrt(new_square) + c.eps;
+    double after = before - c.decay * before - c.step_size * (new_fast + c.slow_gain * new_slow) / root;
+    double scale = std::abs(before) + c.step_size * (std::abs(new_fast) + c.slow_gain * std::abs(new_slow)) / root;
     double moment_scale = std::abs(start.fast[i]) + std::abs(start.slow[i]) + std::abs(g);
     double square_scale = std::abs(start.square[i]) + g * g;
     double parameter_tolerance =
         (flags.stochastic ? 2 : 1) * (p.rounding * std::abs(after) + p.smallest) + p.arithmetic * scale;
     if (flags.skip && !std::isfinite(g)) {
       ++skipped;
-      m1 = start.fast[i], m2 = start.slow[i], nu = start.square[i], after = before;
+      new_fast = start.fast[i], new_slow = start.slow[i], new_square = start.square[i], after = before;
       moment_scale = square_scale = parameter_tolerance = 0;
     }
-    good = good && (!flags.fast || agree(end.fast[i], m1, p.arithmetic * moment_scale)) &&
-           agree(end.slow[i], m2, p.arithmetic * moment_scale) &&
-           agree(end.square[i], nu, p.arithmetic * square_scale) &&
+    good = good && (!flags.fast || agree(end.fast[i], new_fast, p.arithmetic * moment_scale)) &&
+           agree(end.slow[i], new_slow, p.arithmetic * moment_scale) &&
+           agree(end.square[i], new_square, p.arithmetic * square_scale) &&
            agree(end.parameter[i], after, parameter_tolerance);
   }
   return good && end.skipped == start.skipped + skipped;
@@ -163,7 +163,7 @@ void check_round_trip(const Format& half, bool stochastic, const char* instructi
 
 // A slow average that starts empty and moves at rate 1/4 becomes a quarter of the gradient.
 void check_load(const Format& half, const Format& wide, const char* instructions) {
-  std::vector<Example> examples{Example(wide, half, 0, kCodes, {0, 0, 0.25, 0, 0, 1, 0, 1})};
+  std::vector<Example> examples{Example(wide, half, 0, kCodes, {0, 0.25, 0, 0, 0, 1, 0, 1})};
   Example& e = examples[0];
   for (int code = 0; code < kCodes; ++code) e.gradient.put(code, static_cast<uint16_t>(code));
   run(examples, {false, false, false}, 1, 1, instructions);

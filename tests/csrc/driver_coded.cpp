@@ -80,7 +80,7 @@ void check_coded_step(Storage storage, const Format& p, const Format& g, const F
   std::vector<CodedExample> now = random_examples(storage, p, g, large);
   for (int t = 1; t <= 3; ++t) {
     for (CodedExample& e : now) {
-      e.coefficients = {0.1, 0.01 * t, 1e-3 * t, 0.5 * t, 1e-3, 1e-8, 1e-5 * t, static_cast<double>(t)};
+      e.coefficients = {0.1, 1e-3 * t, 0.01 * t, 0.5 * t, 1e-3, 1e-8, 1e-5 * t, static_cast<double>(t)};
       draw_gradients(e, random);
     }
     const std::vector<CodedExample> start = now;
@@ -177,7 +177,7 @@ void check_neighbours(Storage storage, bool skip, const char* instructions) {
     start[0].parameter.set(i, normal(random));
     start[0].gradient.set(i, i == spot ? 0 : normal(random));
   }
-  start[0].coefficients = {0.1, 0.01, 0.001, 2, 0.01, 1e-8, 0.1, 1};
+  start[0].coefficients = {0.1, 0.001, 0.01, 2, 0.01, 1e-8, 0.1, 1};
   std::vector<CodedExample> expected = start;
   run(expected, {true, skip, false}, 1, 1, instructions);
   for (double g : {kNaN, kInfinity, -kInfinity}) {

@@ -116,13 +116,13 @@ void write_parameter(Array& parameter, size_t i, float x, const Flags& flags, co
 }
 
 struct Rates {
-  double fast, square, slow;
+  double fast, slow, square;
   float slow_gain, step_size, eps, decay;
 
   explicit Rates(const ademamix::Coefficients& c)
       : fast(c.fast_rate),
-        square(c.square_rate),
         slow(c.slow_rate),
+        square(c.square_rate),
         slow_gain(static_cast<float>(c.slow_gain)),
         step_size(static_cast<float>(c.step_size)),
         eps(static_cast<float>(c.eps)),
@@ -137,8 +137,8 @@ float moved(float average, float x, double rate) {
 void step_block(CodedExample& e, const Flags& flags, float factor, size_t first, size_t count, size_t block,
                 const RoundingStream& element_words, uint32_t block_key) {
   const Rates rate(e.coefficients);
-  std::vector<float> m1(count), m2(count), nu(count);
-  std::vector<uint32_t> random1(count), random2(count), random3(count);
+  std::vector<float> new_fast(count), new_slow(count), new_square(count);
+  std::vector<uint32_t> random_fast(count), random_slow(count), random_square(count);
   for (size_t i = 0; i < count; ++i) {
     const size_t at = first + i;
     const float g = gradient_in_fp32(e.gradient[at], factor);
@@ -147,29 +147,29 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
     const float square = static_cast<float>(e.square.value(at, block));
     const float before = static_cast<float>(e.parameter[at]);
     const bool skip = flags.skip && !std::isfinite(g);
-    m1[i] = flags.fast ? moved(fast, g, rate.fast) : g;
-    m2[i] = moved(slow, g, rate.slow);
-    nu[i] = moved(square, g * g, rate.square);
-    const float direction = (m1[i] + rate.slow_gain * m2[i]) / (std::sqrt(nu[i]) + rate.eps);
+    new_fast[i] = flags.fast ? moved(fast, g, rate.fast) : g;
+    new_slow[i] = moved(slow, g, rate.slow);
+    new_square[i] = moved(square, g * g, rate.square);
+    const float direction = (new_fast[i] + rate.slow_gain * new_slow[i]) / (std::sqrt(new_square[i]) + rate.eps);
     const float after = before - (rate.decay * before + rate.step_size * direction);
     write_parameter(e.parameter, at, skip ? before : after, flags, element_words);
-    if (skip) m1[i] = fast, m2[i] = slow, nu[i] = square;
+    if (skip) new_fast[i] = fast, new_slow[i] = slow, new_square[i] = square;
     e.skipped += skip;
 
     const Words w = words_of(block_key, static_cast<uint32_t>(i));
     const bool compact = e.storage == Storage::compact;
-    random1[i] = compact ? (w.first & 0x7fe00u) | 0x100u : w.first & 0xffffu;
-    random2[i] = compact ? w.first >> 21 : w.first >> 16;
-    random3[i] = compact ? ((w.first << 10) & 0x7fc00u) | 0x200u : w.second >> 16;
+    random_fast[i] = compact ? (w.first & 0x7fe00u) | 0x100u : w.first & 0xffffu;
+    random_slow[i] = compact ? w.first >> 21 : w.first >> 16;
+    random_square[i] = compact ? ((w.first << 10) & 0x7fc00u) | 0x200u : w.second >> 16;
   }
   if (e.storage == Storage::compact) {
-    if (flags.fast) write_compact(e.fast, m1, first, block, random1);
-    write_compact(e.slow, m2, first, block, random2);
-    write_compact(e.square, nu, first, block, random3);
+    if (flags.fast) write_compact(e.fast, new_fast, first, block, random_fast);
+    write_compact(e.slow, new_slow, first, block, random_slow);
+    write_compact(e.square, new_square, first, block, random_square);
   } else {
-    if (flags.fast) write_bf16(e.fast, m1, first, random1);
-    write_bf16(e.slow, m2, first, random2);
-    write_bf16(e.square, nu, first, random3);
+    if (flags.fast) write_bf16(e.fast, new_fast, first, random_fast);
+    write_bf16(e.slow, new_slow, first, random_slow);
+    write_bf16(e.square, new_square, first, random_square);
   }
 }
 

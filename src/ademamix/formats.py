@@ -1,0 +1,84 @@
+"""The formats that moments are stored in and values are rounded by: every number that the kernels agree on.
+
+Nothing but numbers, and no framework: `pytorch/`, its Triton kernels and `optax/` take them from here. `csrc/formats.h`
+has them once more for the C++ core, which reports its own as ``FORMATS``; a test compares them one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+# Each row of dimension 0 is cut into blocks, of which the last may be shorter: what shares a scale and a random key.
+BLOCK = 128
+# Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
+LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
+# What is smaller than this has no memory to save, and is where precision matters most: biases, norms, small heads.
+LEAST_ROW, LEAST_SIZE = 64, 4096
+
+# Of the magnitude of finite gradients in fp32 arithmetic: their squares are finite, and have a code.
+GRADIENT_LIMIT = 2.0**62
+
+# Random words are those of a counter-based generator, with the constants of "lowbias32" (C. Wellons, hash-prospector).
+FIRST_MIXER, SECOND_MIXER = 0x7FEB352D, 0x846CA68B
+FIRST_KEY, SECOND_KEY = 0x243F6A88, 0x85A308D3  # what keys begin with: digits of pi
+MOMENT_DOMAIN = 1  # absorbed by the keys of moments, to keep their words apart from those of their parameter
+LANE_STEP = 0x9E3779B9  # between the words of neighbours in a block: 2^32 over the golden ratio
+
+# Rounding to bf16 takes as many random bits as it drops: the upper ones of a word for the slow average, the lower ones
+# for the fast one and for parameters, and the upper ones of a second word for squares.
+BF16_SHIFT = 16
+BF16_MASK = (1 << BF16_SHIFT) - 1
+
+
+class BlockCode(NamedTuple):
+    """An offset float: :mod:`ademamix.pytorch.block_codes` explains it."""
+
+    dtype: str  # its integers
+    mantissa_bits: int  # that it keeps
+    octaves: int  # K, those it resolves below the scale of its block
+    first_random_bit: int  # of a word that serves all moments, the bits that this one is rounded by
+    random_bits: int
+
+    @property
+    def shift(self) -> int:
+        """The mantissa bits of an fp32 number that are dropped."""
+        return 23 - self.mantissa_bits
+
+    @property
+    def base(self) -> int:
+        """The bits of the offset 2^-K."""
+        return (127 - self.octaves) << 23
+
+    @property
+    def random_left(self) -> int:
+        """The places by which a word is moved left, or right if negative, for its random bits to be the upper ones."""
+        return self.shift - self.random_bits - self.first_random_bit
+
+    @property
+    def random_mask(self) -> int:
+        """Where the random bits are then."""
+        return ((1 << self.random_bits) - 1) << (self.shift - self.random_bits)
+
+    @property
+    def random_rest(self) -> int:
+        """What stands for the dropped bits that are not random: half of the last random one."""
+        return 1 << (self.shift - self.random_bits) >> 1
+
+
+FAST = BlockCode("int8", mantissa_bits=4, octaves=7, first_random_bit=9, random_bits=10)
+SLOW = BlockCode("int16", mantissa_bits=12, octaves=7, first_random_bit=21, random_bits=11)
+SQUARE = BlockCode("uint8", mantissa_bits=4, octaves=15, first_random_bit=0, random_bits=9)
+
+# Where some second moments of a block are so much smaller than its largest that they would have hardly a digit, its
+# codes are these, coarser ones that reach as far down as fp32 does: a gradient that was large once would otherwise keep
+# its neighbours from moving for thousands of steps. Scales that no other block has say so; they stand for every eighth
+# power of two.
+WIDE_SQUARE = BlockCode("uint8", mantissa_bits=2, octaves=60, first_random_bit=0, random_bits=9)
+FIRST_WIDE_SCALE, LAST_WIDE_SCALE = 2, 26
+WIDE_BASE, WIDE_SHIFT = 45, 3  # the biased exponent that the scale 0 would stand for, and log2 of the distance
+WELL_RESOLVED = 17  # octaves below the scale of a block in which steps are at most a quarter of the value
+
+
+def wide_exponent(scale: Any) -> Any:
+    """Return the biased exponent that the scale of a wide block stands for."""
+    return WIDE_BASE + (scale << WIDE_SHIFT)

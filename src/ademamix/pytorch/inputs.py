@@ -1,0 +1,71 @@
+"""What a parameter and its gradient have to be, before a step is taken with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
+from ademamix.pytorch.storage import MOMENT_DTYPES
+
+
+def completed(grad: Tensor) -> Tensor:
+    """Return a gradient as numbers in memory: what is to be waited for, negated or filled with zeros yet, is that."""
+    if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
+        waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
+        grad = waited_for
+    if grad._is_zerotensor():
+        grad = grad.clone()
+    return grad.resolve_conj().resolve_neg()
+
+
+def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
+    """Raise if AdEMAMix cannot train `param` with `grad`, saying what to do."""
+    if param.dtype not in MOMENT_DTYPES:
+        raise TypeError(
+            f"AdEMAMix does not train parameters of dtype {param.dtype}, only "
+            f"{', '.join(str(dtype).removeprefix('torch.') for dtype in MOMENT_DTYPES)}. Keep a copy of the parameter "
+            "in one of these and train that."
+        )
+    if param.device.type == "meta":
+        raise RuntimeError(
+            "AdEMAMix was given a parameter on the meta device, which has no data. Materialise the model first, for "
+            "example with model.to_empty(device=...) and its initialisation."
+        )
+    if param.numel() > 1 and _overlaps(param):
+        raise RuntimeError(
+            f"AdEMAMix was given a parameter whose elements share memory (shape {tuple(param.shape)}, strides "
+            f"{param.stride()}), so that an update in place is not defined. Pass a parameter of its own memory, for "
+            "example torch.nn.Parameter(tensor.contiguous())."
+        )
+    if differentiable and param.is_leaf and param.requires_grad:
+        raise RuntimeError(
+            "differentiable=True updates parameters under autograd, which cannot be done to a leaf that requires "
+            "grad. Pass clones of the leaves as parameters, and set their gradients with create_graph=True."
+        )
+    if grad.layout != torch.strided:
+        raise RuntimeError(
+            f"AdEMAMix does not take sparse gradients, got layout {grad.layout}. Use sparse=False in the embedding "
+            "that makes them, or optimize that embedding with torch.optim.SparseAdam."
+        )
+    if has_memory(param) and not has_memory(grad):
+        raise RuntimeError(
+            f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a plain parameter. Give both the same "
+            "type, or give the parameter the gradient's local tensor."
+        )
+    if grad.dtype not in MOMENT_DTYPES or grad.is_complex() != param.is_complex() or grad.shape != param.shape:
+        raise RuntimeError(
+            f"AdEMAMix cannot use a gradient of dtype {grad.dtype} and shape {tuple(grad.shape)} for a parameter of "
+            f"dtype {param.dtype} and shape {tuple(param.shape)}. Give it one of the same shape and of a dtype of the "
+            "same kind, real or complex floating point."
+        )
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    extent = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= extent:
+                return True
+            extent += stride * (size - 1)
+    return False

@@ -1,0 +1,218 @@
+"""The state of a parameter: what it has to look like, and how it comes to that from wherever it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ademamix.pytorch import block_codes
+from ademamix.pytorch.core import check_memory, core, element_types, reader
+from ademamix.pytorch.storage import MOMENT_DTYPES, REDUCED_DTYPES, dtype_of, read_moment, reduces, write_moment
+from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
+
+FAST_START = "fast_start"  # the step that m1 was empty at, if that is not 0: beta1 was 0 until then
+
+
+class Form(NamedTuple):
+    """What the state of a parameter is to look like."""
+
+    moments: Sequence[str]
+    dtypes: Mapping[str, torch.dtype] | None  # of reduced moments
+    keys: Mapping[str, str]  # of the state, by the columns of `Tensors` that they fill
+    layout: Any  # the same for the core; None without it
+
+    def fits(self, state: Mapping[str, Any], param: Tensor, grad: Tensor) -> bool:
+        """Tell, at once, whether `state` and `grad` can be stepped with as they are. False may be a false alarm."""
+        return self.layout is not None and self.layout.fits(state, param, grad, reader)
+
+
+@cache
+def form_of(state_storage: str | None, *, has_fast: bool, skips: bool) -> Form:
+    """Return the form that the state has in a storage, or in full if that is None."""
+    moments = [moment for moment in MOMENT_KEYS if has_fast or moment != "fast"]
+    dtypes = None if state_storage is None else REDUCED_DTYPES[state_storage]
+    stored = {f"{moment}s": MOMENT_KEYS[moment] for moment in moments}
+    scales = {f"{moment}_scales": SCALE_KEYS[moment] for moment in moments} if state_storage == "compact" else {}
+    counts = {"skipped": SKIPPED_KEY} if skips else {}
+    clocks = dict(zip(("steps", "slow_steps"), CLOCK_KEYS, strict=True))
+    layout = None
+    if core is not None:
+        numbers = element_types(core)
+        types = [numbers[dtypes[moment]] for moment in moments] if dtypes else []
+        keys = [list(part.values()) for part in (scales, clocks, counts)]
+        layout = core.StateLayout(list(stored.values()), types, *keys, None if has_fast else MOMENT_KEYS["fast"])
+    return Form(moments, dtypes, {**stored, **scales, **counts, **clocks}, layout)
+
+
+def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) -> bool:
+    """Tell whether a step of `param` needs nothing from :func:`prepare`. False may be a false alarm."""
+    dtype, shape = param.dtype, param.shape
+    if grad.dtype != dtype or grad.shape != shape or not param.is_contiguous() or grad.layout != torch.strided:
+        return False
+    for moment in form.moments:
+        stored = state.get(MOMENT_KEYS[moment])
+        if not isinstance(stored, Tensor) or stored.shape != shape or stored.layout != torch.strided:
+            return False
+        if stored.dtype != (MOMENT_DTYPES.get(dtype) if form.dtypes is None else form.dtypes[moment]):
+            return False
+        if stored.dtype in block_codes.BY_DTYPE and not _fits(state.get(SCALE_KEYS[moment]), stored):
+            return False
+    return (
+        ("fast" in form.moments or MOMENT_KEYS["fast"] not in state)
+        and all(isinstance(state.get(clock), Tensor) for clock in CLOCK_KEYS)
+        and ("skipped" not in form.keys or isinstance(state.get(SKIPPED_KEY), Tensor))
+    )
+
+
+def _fits(scale: Any, codes: Tensor) -> bool:
+    """Tell whether `scale` can be the scales of `codes`."""
+    return (
+        isinstance(scale, Tensor)
+        and scale.layout == torch.strided
+        and scale.dtype == torch.uint8
+        and tuple(scale.shape) == block_codes.scale_shape(codes.shape)
+    )
+
+
+def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
+    """Put into `state` what is not there yet, and adapt moments whose parameter or storage has changed.
+
+    With beta1 = 0 an m1 of before is dropped, since it would be stale when beta1 is raised again.
+    """
+    adopted = adopt(state, param, group)
+    state.clear()
+    state.update(adopted)
+
+
+@torch.inference_mode(False)  # tensors made in inference mode could never be updated outside of it
+def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring the state of `param` from elsewhere (a checkpoint, another optimizer) into the form that it has here.
+
+    What is missing is added: clocks at zero, empty moments. Tensors that have the form already are taken as they are.
+    """
+    check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
+    _check_whole(entries)
+    clock_device = param.device if group["capturable"] else "cpu"
+
+    def clock(value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float32).to(clock_device)
+
+    state: dict[str, Any] = {name: clock(entries.get(name, 0.0)) for name in CLOCK_KEYS}
+    has_fast = group["betas"][0] > 0
+    for moment, key in MOMENT_KEYS.items():
+        if moment == "fast" and not has_fast:
+            continue
+        if key in entries:
+            state.update(_adopt_moment(moment, entries[key], entries.get(SCALE_KEYS[moment]), param, group))
+        else:
+            state.update(empty_moment(moment, param, group))
+    if has_fast and MOMENT_KEYS["fast"] not in entries and state["step"] > 0:
+        state[FAST_START] = state["step"].clone()
+    elif has_fast and FAST_START in entries:
+        state[FAST_START] = clock(entries[FAST_START])
+    for key, value in entries.items():
+        if key not in (*CLOCK_KEYS, FAST_START, *MOMENT_KEYS.values(), *SCALE_KEYS.values()):
+            state[key] = value.to(param.device) if isinstance(value, Tensor) else value
+    if group["nonfinite"] == "skip" and SKIPPED_KEY not in state:
+        state[SKIPPED_KEY] = torch.zeros((), dtype=torch.int64, device=param.device)
+    return state
+
+
+def _check_whole(entries: Mapping[str, Any]) -> None:
+    """Raise if a moment would begin empty under a clock that has run, or a clock at 0 for a moment that is there."""
+    missing = None
+    if "exp_avg_sq" not in entries and float(entries.get("step", 0)) > 0:
+        missing = "exp_avg_sq"
+    elif "step" not in entries and any(key in entries for key in MOMENT_KEYS.values()):
+        missing = "step"
+    elif "slow_step" not in entries and "exp_avg_slow" in entries:
+        missing = "slow_step"
+    if missing is not None:
+        raise ValueError(
+            f"the state of a parameter has no {missing}, only {', '.join(map(str, entries))}: it is damaged, or was "
+            "not written by AdEMAMix. Load or assign all of it, or nothing to start with an empty state."
+        )
+
+
+def values_of(state: Mapping[str, Any], key: str) -> Tensor:
+    """Return the values of the moment that `state` has under `key`, to compute with."""
+    return read_moment(state[key], state.get(f"{key}_scale"))
+
+
+def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `state` with an m1 that is corrected by `step`, for optimizers that have no other clock.
+
+    A late m1 is scaled once, so that its corrected value is the same; one that has had no update stays empty.
+    """
+    if FAST_START not in state:
+        return state
+    fast, step, beta1 = values_of(state, "exp_avg"), float(state["step"]), group["betas"][0]
+    own_step = step - float(state[FAST_START])
+    if own_step > 0 and beta1 > 0:
+        fast = fast * (math.expm1(step * math.log(beta1)) / math.expm1(own_step * math.log(beta1)))
+    dropped = (FAST_START, "exp_avg_scale")
+    return {**{key: value for key, value in state.items() if key not in dropped}, "exp_avg": fast}
+
+
+def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the entries of a moment of zeros, without gaps in memory.
+
+    A plain one has the memory layout of its parameter. Codes are row-major: their blocks lie inside of the rows.
+    """
+    dtype = dtype_of(moment, param, group)
+    entries = {MOMENT_KEYS[moment]: torch.zeros_like(param, dtype=dtype, memory_format=_layout(param, group))}
+    if dtype in block_codes.BY_DTYPE:
+        shape = block_codes.scale_shape(param.shape)
+        entries[SCALE_KEYS[moment]] = torch.zeros(shape, dtype=torch.uint8, device=param.device)
+    return entries
+
+
+def _adopt_moment(
+    moment: str, value: Tensor, scale: Tensor | None, param: Tensor, group: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    key, scale_key = MOMENT_KEYS[moment], SCALE_KEYS[moment]
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        raise TypeError(
+            f"the state's {key} must be a dense tensor, got {_described(value)}: delete the parameter's entry from "
+            "optimizer.state to begin it anew."
+        )
+    if value.shape != param.shape:
+        raise ValueError(
+            f"the state's {key} has shape {tuple(value.shape)} but its parameter has {tuple(param.shape)}: the "
+            "state belongs to another model, its parameters are in another order, or the parameter was resized. After "
+            "a resize, delete its entry from optimizer.state."
+        )
+    is_coded = value.dtype in block_codes.BY_DTYPE
+    if is_coded and not _fits(scale, value):
+        raise ValueError(
+            f"the state's {key} is coded as {value.dtype}, which needs {scale_key} in torch.uint8 of shape "
+            f"{block_codes.scale_shape(value.shape)}, got {_described(scale)}. The checkpoint is damaged or was not "
+            "written by AdEMAMix."
+        )
+    dtype = dtype_of(moment, param, group)
+    if dtype is None:
+        return {key: value}  # a step would raise, saying why
+    value = value.to(param.device)
+    scale = scale.to(param.device) if is_coded and scale is not None else None
+    stride = torch.empty_like(param, device="meta", memory_format=_layout(param, group)).stride()
+    if value.dtype == dtype and value.stride() == stride:
+        return {key: value} if scale is None else {key: value, scale_key: scale}
+    entries = empty_moment(moment, param, group)
+    values = read_moment(value, scale).to(MOMENT_DTYPES[param.dtype])
+    write_moment(moment, entries[key], entries.get(scale_key), values, words=None)
+    return entries
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{value.dtype} of shape {tuple(value.shape)} and layout {value.layout}"
+
+
+def _layout(param: Tensor, group: Mapping[str, Any]) -> torch.memory_format:
+    return torch.contiguous_format if reduces(param, group) else torch.preserve_format

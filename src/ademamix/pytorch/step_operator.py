@@ -1,0 +1,64 @@
+"""The fused bodies as an operator that torch.compile can see, with coefficients that are tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ademamix.pytorch import step_cpu, step_triton, storage
+from ademamix.pytorch.coefficients import Coefficients
+from ademamix.pytorch.rounding import Rounding
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
+
+# The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
+_library = torch.library.Library("ademamix", "FRAGMENT")
+_library.define(
+    "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
+    "Tensor(e!)[] fast_scales, Tensor(f!)[] slow_scales, Tensor(g!)[] square_scales, Tensor(h!)[] skipped, "
+    "Tensor coefficients, int seed, bool stochastic_params, int[] indices, int[] first_rows, bool maximize) -> ()"
+)
+
+
+def update(
+    tensors: Tensors, coefficients: Coefficients, rounding: Rounding, *, maximize: bool, grad_scale: Tensor | None
+) -> None:
+    """Update each parameter and its moments in place; see `ademamix_step`."""
+    if grad_scale is not None:
+        dtypes = [storage.arithmetic_dtype(slow) for slow in tensors.slows]
+        unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
+        tensors = tensors._replace(grads=unscaled)
+    indices = [place.param_index for place in tensors.places]
+    first_rows = [place.first_row for place in tensors.places]
+    matrix = torch.stack(coefficients, dim=1)
+    torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, first_rows, maximize)
+
+
+def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bool]:
+    columns, (matrix, seed, stochastic_params, indices, first_rows, maximize) = (
+        arguments[:KERNEL_COLUMNS],
+        arguments[KERNEL_COLUMNS:],
+    )
+    places = [Place(*place) for place in zip(indices, first_rows, strict=True)]
+    tensors = Tensors.none().with_columns(*columns)._replace(places=places)
+    return tensors, matrix, Rounding(seed, stochastic_params), maximize
+
+
+@torch.library.impl(_library, "step_", "CPU")
+def _step_on_cpu(*arguments: Any) -> None:
+    tensors, matrix, rounding, maximize = _unpacked(arguments)
+    rows = [Coefficients(*row) for row in matrix.tolist()]
+    step_cpu.update(tensors, rows, rounding, maximize=maximize, grad_scale=None)
+
+
+@torch.library.impl(_library, "step_", "CUDA")
+def _step_on_cuda(*arguments: Any) -> None:
+    tensors, matrix, rounding, maximize = _unpacked(arguments)
+    vectors = Coefficients(*matrix.unbind(1))
+    step_triton.update(tensors, vectors, rounding, maximize=maximize, grad_scale=None)
+
+
+@torch.library.register_fake("ademamix::step_", lib=_library)  # type: ignore[untyped-decorator]
+def _step_on_nothing(*arguments: Any) -> None:
+    return None
