@@ -112,7 +112,8 @@ def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, ste
         param = torch.zeros(64, 300)
         state = adopt({}, param, group)
         columns = {column: [state[key]] for column, key in form_of(name, has_fast=True, skips=False).keys.items()}
-        tensors = Tensors.none()._replace(places=[Place(index)], params=[param], grads=[grad], **columns)
+        columns |= {"indices": [index], "first_rows": [0], "params": [param], "grads": [grad]}
+        tensors = Tensors.none()._replace(**columns)
         body.update(tensors, coefficients, Rounding(seed, True), maximize=False, grad_scale=None)
         states.append(state)
     for key in states[0]:

@@ -180,7 +180,7 @@ def test_any_memory_order(state_storage):
         assert_each_step_as_single([param.requires_grad_() for param in params], steps=2, state_storage=state_storage)
 
 
-def empty_tensors(values, state_storage, dtypes, places):
+def empty_tensors(values, state_storage, dtypes, **places):
     """Parameters and moments that are all zero, and gradients of `values`."""
     group = {"state_storage": state_storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip"}
     params = [torch.zeros_like(x, dtype=dtypes[0]) for x in values]
@@ -188,7 +188,7 @@ def empty_tensors(values, state_storage, dtypes, places):
     keys = form_of(state_storage, has_fast=True, skips=True).keys
     columns = {column: [state[key] for state in states] for column, key in keys.items()}
     grads = [x.to(dtypes[1]) for x in values]
-    return Tensors.none()._replace(places=places, params=params, grads=grads, **columns)
+    return Tensors.none()._replace(params=params, grads=grads, **columns, **places)
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,15 @@ def test_the_same_random_words_for_moments(state_storage, grad_dtype):
     values[0][5] = 0.0
     values[1][2, 3], values[1][7, 99], values[2][0] = torch.nan, torch.inf, 1e-30
     seed, index, time = KEYS[2]
-    places = [Place(index, 0), Place(0, 2**31), Place(2, 3)]
+    places = {"indices": [index, 0, 2], "first_rows": [0, 2**31, 3]}
     rates = Coefficients(1.0, 1.0, 1.0, 0.5, 1.0, 0.1, 0.0, time)
     results = []
     for body in (step_single.update, step_triton.update):
-        tensors = empty_tensors(values, state_storage, (torch.bfloat16, grad_dtype), places)
+        tensors = empty_tensors(values, state_storage, (torch.bfloat16, grad_dtype), **places)
         body(tensors, [rates] * 3, Rounding(seed, True), maximize=False, grad_scale=None)
         results.append(tensors)
     expected, actual = results
-    for name in Tensors._fields[3 : 1 + KERNEL_COLUMNS]:
+    for name in Tensors._fields[4 : 2 + KERNEL_COLUMNS]:
         for ours, others in zip(getattr(actual, name), getattr(expected, name), strict=True):
             as_bits = torch.int16 if ours.dtype == torch.bfloat16 else ours.dtype
             assert torch.equal(ours.view(as_bits), others.view(as_bits)), name
@@ -220,7 +220,8 @@ def test_the_same_random_words_for_moments(state_storage, grad_dtype):
 
 def tensors_of(place, param, grad, slow):
     columns = {"params": param, "grads": grad, "slows": slow.clone(), "squares": torch.zeros_like(slow)}
-    return Tensors.none()._replace(places=[place], **{name: [tensor] for name, tensor in columns.items()})
+    lists = {name: [tensor] for name, tensor in columns.items()}
+    return Tensors.none()._replace(indices=[place.param_index], first_rows=[place.first_row], **lists)
 
 
 @pytest.mark.parametrize(("seed", "index", "time"), KEYS)
@@ -326,12 +327,12 @@ def test_empty_tensors_are_passed_over():
 def test_a_group_on_two_devices_is_split():
     tensors = [torch.ones(3), torch.ones(4, device="meta"), torch.ones(5)]
     numbers = [Coefficients(*[float(i)] * 8) for i in range(3)]
-    places = [Place(7, 0), Place(8, 1), Place(9, 2)]
-    whole = Tensors.none()._replace(places=places, params=tensors, grads=tensors, slows=tensors, squares=tensors)
+    places = {"indices": [7, 8, 9], "first_rows": [0, 1, 2]}
+    whole = Tensors.none()._replace(**places, params=tensors, grads=tensors, slows=tensors, squares=tensors)
     parts = list(step._parts(whole, numbers, fused=True))
     assert [[len(param) for param in part.params] for part, _ in parts] == [[3, 5], [4]]
     assert [[c.step for c in own] for _, own in parts] == [[0.0, 2.0], [1.0]]
-    assert [part.places for part, _ in parts] == [[places[0], places[2]], [places[1]]]
+    assert [(part.indices, part.first_rows) for part, _ in parts] == [([7, 9], [0, 2]), ([8], [1])]
 
 
 def test_without_triton_fused_says_what_is_missing(monkeypatch):

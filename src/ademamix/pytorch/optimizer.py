@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step
 from ademamix.pytorch.storage import reduces
-from ademamix.pytorch.tensors import Place, Tensors
+from ademamix.pytorch.tensors import Tensors
 
 
 class AdEMAMix(Optimizer):
@@ -215,20 +216,22 @@ class AdEMAMix(Optimizer):
         group: dict[str, Any],
         reduced: bool,
         first_index: int,
-        indices: list[int],
         late: list[int],
         fast_starts: list[Tensor],
+        indices: list[int],
+        first_rows: list[int],
         *columns: list[Tensor],
     ) -> None:
-        """Fill the columns of `Tensors` with the parameters of `group` that have a gradient, and their state.
+        """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
 
-        Those whose moments are stored in full and those whose are `reduced` go separately: columns are of one kind.
+        Those whose moments are stored in full and those whose are `reduced` go separately: lists are of one kind.
         `late` has the positions of those whose m1 began late.
         torch.compile knows this name and shape of method, and runs it outside of the graph: it maps lists that are
         arguments of their own, and no others.
         """
         self._opt_called = True  # again: torch.compile forgets what `step` notes
-        tensors = Tensors([], *columns)
+        tensors = Tensors(indices, first_rows, *columns)
+        params, grads = tensors.params, tensors.grads
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
         form = parameter_state.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
@@ -248,12 +251,13 @@ class AdEMAMix(Optimizer):
             if fast_start in state:
                 late.append(len(states))
                 fast_starts.append(state[fast_start])
-            tensors.params.append(param)
-            tensors.grads.append(grad)
-            states.append(state)
+            params.append(param)
+            grads.append(grad)
             indices.append(index)
+            states.append(state)
+        first_rows.extend([0] * len(states))
         for column, key in form.keys.items():
-            getattr(tensors, column).extend([state[key] for state in states])
+            getattr(tensors, column).extend(map(itemgetter(key), states))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, and return the loss if `closure` computes it.
@@ -284,11 +288,9 @@ class AdEMAMix(Optimizer):
             groups.check_for_step(group)
             for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
                 tensors = Tensors.none()
-                indices: list[int] = []
                 late: list[int] = []
                 fast_starts: list[Tensor] = []
-                self._init_group(group, reduced, first_index, indices, late, fast_starts, *tensors.columns)
-                tensors.places.extend([Place(index) for index in indices])
+                self._init_group(group, reduced, first_index, late, fast_starts, *tensors)
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
         for group, tensors, starts in gathered:

@@ -66,12 +66,11 @@ def ademamix_step(
     Gradients are divided by `grad_scale`. `fast_starts` has the step at which m1 was empty, by position, for parameters
     whose beta1 was 0 until then: t of their m1 counts from there.
 
-    >>> from ademamix.pytorch.tensors import Place
     >>> def zeros():
     ...     return [torch.zeros(3)]
-    >>> clocks = {"steps": [torch.tensor(0.0)], "slow_steps": [torch.tensor(0.0)]}
-    >>> moments = {"fasts": zeros(), "slows": zeros(), "squares": zeros()}
-    >>> tensors = Tensors.none()._replace(params=zeros(), grads=[torch.ones(3)], places=[Place(0)], **moments, **clocks)
+    >>> state = {"fasts": zeros(), "slows": zeros(), "squares": zeros()}
+    >>> state |= {"steps": [torch.tensor(0.0)], "slow_steps": [torch.tensor(0.0)]}
+    >>> tensors = Tensors.none()._replace(indices=[0], first_rows=[0], params=zeros(), grads=[torch.ones(3)], **state)
     >>> settings = Settings(0.1, (0.9, 0.999, 0.9999), 5.0, 0, 0, 0.9, 1e-8, 0.0)
     >>> ademamix_step(tensors, settings, Rounding(seed=0, stochastic_params=True), Flags())
     >>> tensors.params[0]

@@ -24,7 +24,7 @@ def update(
     distinct = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
     rest = (
         _row_sizes(tensors),
-        [place.param_index for place in tensors.places],
+        tensors.indices,
         list(distinct),
         [distinct[c] for c in coefficients],
         reader,

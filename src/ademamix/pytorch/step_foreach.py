@@ -49,7 +49,8 @@ def _update_bucket(
     else:
         _descend_(values, c, finite)
 
-    for i, (param, place) in enumerate(zip(params, tensors.places, strict=True)):
+    for i, param in enumerate(params):
+        place = tensors.place(i)
         step = c.step[i] if isinstance(c.step, list) else c.step
         if finite:
             targets[i] = torch.where(finite[i], targets[i], param.to(dtype))

@@ -10,7 +10,7 @@ from torch import Tensor
 from ademamix.pytorch import step_cpu, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Tensors
 
 # The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
 _library = torch.library.Library("ademamix", "FRAGMENT")
@@ -29,10 +29,8 @@ def update(
         dtypes = [storage.arithmetic_dtype(slow) for slow in tensors.slows]
         unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
         tensors = tensors._replace(grads=unscaled)
-    indices = [place.param_index for place in tensors.places]
-    first_rows = [place.first_row for place in tensors.places]
     matrix = torch.stack(coefficients, dim=1)
-    torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, first_rows, maximize)
+    torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, tensors.indices, tensors.first_rows, maximize)
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bool]:
@@ -40,8 +38,7 @@ def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bo
         arguments[:KERNEL_COLUMNS],
         arguments[KERNEL_COLUMNS:],
     )
-    places = [Place(*place) for place in zip(indices, first_rows, strict=True)]
-    tensors = Tensors.none().with_columns(*columns)._replace(places=places)
+    tensors = Tensors.none().with_columns(*columns)._replace(indices=list(indices), first_rows=list(first_rows))
     return tensors, matrix, Rounding(seed, stochastic_params), maximize
 
 

@@ -99,10 +99,10 @@ def update(
 def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
     """Describe the tensors that have elements, bucket by bucket."""
     buckets: dict[Bucket, list[TensorRow]] = {}
-    for i, (param, place) in enumerate(zip(tensors.params, tensors.places, strict=True)):
+    for i, param in enumerate(tensors.params):
         if not param.numel():
             continue
-        slow = tensors.slows[i]
+        slow, place = tensors.slows[i], tensors.place(i)
         addresses = [column[i].data_ptr() if column else 0 for column in tensors.of_kernels]
         rows, row_size = _geometry(param, slow)
         blocks_in_row = -(-row_size // BLOCK)

@@ -19,7 +19,7 @@ class Place(NamedTuple):
     """Which rows of which parameter a tensor has: random words depend on that, and not on how a parameter is cut."""
 
     param_index: int  # in the optimizer
-    first_row: int = 0  # of dimension 0 of the parameter
+    first_row: int = 0  # in dimension 0 of the parameter
 
 
 class Tensors(NamedTuple):
@@ -28,7 +28,8 @@ class Tensors(NamedTuple):
     The order is that of `Columns` in csrc/bindings.cpp and of `TensorRow` in step_triton.py, which end at the clocks.
     """
 
-    places: list[Place]
+    indices: list[int]  # of the parameters in the optimizer
+    first_rows: list[int]  # where each tensor begins in dimension 0 of its parameter
     params: list[Tensor]
     grads: list[Tensor]
     fasts: list[Tensor]  # empty when beta1 = 0
@@ -44,34 +45,39 @@ class Tensors(NamedTuple):
     @classmethod
     def none(cls) -> Tensors:
         """Return columns to append to."""
-        return cls([], *[[] for _ in cls._fields[1:]])
+        return cls([], [], *[[] for _ in cls._fields[2:]])
 
     @property
     def columns(self) -> tuple[list[Tensor], ...]:
         """All columns of tensors."""
-        return self[1:]
+        return self[2:]
 
     @property
     def of_kernels(self) -> tuple[list[Tensor], ...]:
         """The columns that kernels take."""
         return self.columns[:KERNEL_COLUMNS]
 
+    def place(self, i: int) -> Place:
+        """Return where the tensor at `i` belongs."""
+        return Place(self.indices[i], self.first_rows[i])
+
     def with_columns(self, *first: list[Tensor]) -> Tensors:
         """Return the same with others for the first columns."""
-        return Tensors(self.places, *first, *self.columns[len(first) :])
+        return Tensors(self.indices, self.first_rows, *first, *self.columns[len(first) :])
 
     def take(self, positions: slice | list[int]) -> Tensors:
         """Return the tensors at some positions."""
         if isinstance(positions, slice):
-            return Tensors(self.places[positions], *[column[positions] for column in self.columns])
+            cut = [column[positions] for column in self.columns]
+            return Tensors(self.indices[positions], self.first_rows[positions], *cut)
         columns = [[column[i] for i in positions] if column else [] for column in self.columns]
-        return Tensors([self.places[i] for i in positions], *columns)
+        return Tensors([self.indices[i] for i in positions], [self.first_rows[i] for i in positions], *columns)
 
     def rows(self, rows: slice) -> Tensors:
         """Return some rows of dimension 0 of each tensor. Counts and clocks are those of the whole."""
-        places = [Place(place.param_index, place.first_row + rows.start) for place in self.places]
+        first_rows = [first + rows.start for first in self.first_rows]
         cut = [[tensor[rows] for tensor in column] for column in self.columns[:ROW_COLUMNS]]
-        return self.with_columns(*cut)._replace(places=places)
+        return self.with_columns(*cut)._replace(first_rows=first_rows)
 
     def as_real(self) -> Tensors:
         """Return complex tensors as pairs of real ones, as torch.optim does."""
@@ -86,6 +92,6 @@ class Tensors(NamedTuple):
 
 
 # The number of columns whose tensors have the shape of their parameter, or its rows, or are taken by kernels.
-SHAPED_COLUMNS = Tensors._fields[1:].index("fast_scales")
-ROW_COLUMNS = Tensors._fields[1:].index("skipped")
-KERNEL_COLUMNS = Tensors._fields[1:].index("steps")
+SHAPED_COLUMNS = Tensors._fields[2:].index("fast_scales")
+ROW_COLUMNS = Tensors._fields[2:].index("skipped")
+KERNEL_COLUMNS = Tensors._fields[2:].index("steps")
