@@ -1,5 +1,5 @@
-// The Python face of the core: steps on lists of tensors (`pytorch/step_cpu.py`), looks at their state (`state.py`) and
-// clocks (`coefficients.py`), and the numbers of its formats.
+// The Python face of the core: steps on lists of tensors (`pytorch/step_cpu.py`), looks at their state
+// (`parameter_state.py`), clocks (`coefficients.py`), and the numbers of its formats.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
@@ -33,8 +33,8 @@ ademamix::Coefficients coefficients_from(const Row& row) {
   return c;
 }
 
-// The lists of a group's tensors, in the order of `Tensors` in pytorch/tensors.py. Those of fast averages, of scales and
-// of counts may be empty.
+// The lists of a group's tensors, in the order of `Tensors` in pytorch/tensors.py. Those of fast averages, of scales
+// and of counts may be empty.
 struct Columns {
   nb::list parameters, gradients, fasts, slows, squares, fast_scales, slow_scales, square_scales, skipped;
 };
@@ -121,8 +121,8 @@ void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
   }
 }
 
-// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous. `rows` are the positions of
-// the tensors' coefficients.
+// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous. `rows` has the positions
+// of the tensors' coefficients.
 bool step(const ColumnArray& lists, const std::vector<int64_t>& row_sizes, const std::vector<int64_t>& indices,
           const std::vector<Row>& coefficients, const std::vector<int>& rows, TensorReader reader,
           const ademamix::Options& options) {
