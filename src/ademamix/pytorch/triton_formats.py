@@ -19,6 +19,7 @@ SQUARE_SHIFT, SQUARE_BASE = tl.constexpr(formats.SQUARE.shift), tl.constexpr(for
 WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE = tl.constexpr(formats.WIDE_SQUARE.shift), tl.constexpr(formats.WIDE_SQUARE.base)
 FIRST_WIDE_SCALE, LAST_WIDE_SCALE = tl.constexpr(formats.FIRST_WIDE_SCALE), tl.constexpr(formats.LAST_WIDE_SCALE)
 WIDE_BASE, WIDE_SHIFT = tl.constexpr(formats.WIDE_BASE), tl.constexpr(formats.WIDE_SHIFT)
+WIDE_CEILING = tl.constexpr((1 << formats.WIDE_SHIFT) - 1)  # what makes the shift round up
 WELL_RESOLVED = tl.constexpr(formats.WELL_RESOLVED)
 
 # The bits of a random word that each code is rounded by.
@@ -102,7 +103,7 @@ def encode_squares(values, words):
     scale = _scales(squares)
     smallest = tl.min(tl.where(squares > 0, squares.to(tl.int32, bitcast=True), 0x7FFFFFFF), axis=1)
     is_wide = smallest <= (scale - WELL_RESOLVED) << 23
-    wide_scale = (scale - WIDE_BASE + (1 << WIDE_SHIFT) - 1) >> WIDE_SHIFT
+    wide_scale = (scale - WIDE_BASE + WIDE_CEILING) >> WIDE_SHIFT
     wide_scale = tl.maximum(wide_scale, FIRST_WIDE_SCALE)
     codes = _codes(squares, scale, noise, SQUARE_SHIFT, SQUARE_BASE)
     wide_noise = noise << (WIDE_SQUARE_SHIFT - SQUARE_SHIFT)
@@ -127,7 +128,7 @@ def _codes(magnitude, exponent, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
 @triton.jit
 def _wide_exponent(scale):
     """Return the biased exponent that the scale of a wide block stands for."""
-    return WIDE_BASE + (scale << WIDE_SHIFT)
+    return (scale << WIDE_SHIFT) + WIDE_BASE
 
 
 @triton.jit
@@ -177,7 +178,7 @@ def param_to_bf16(values, elements, key0, key1):
 @triton.jit
 def to_nearest_bf16(values):
     """Round fp32 `values` to the nearest bf16, ties to even. A cast does the same, but not in the interpreter."""
-    return to_bf16(values, (BF16_MASK >> 1) + ((values.to(tl.uint32, bitcast=True) >> BF16_SHIFT) & 1))
+    return to_bf16(values, ((values.to(tl.uint32, bitcast=True) >> BF16_SHIFT) & 1) + (BF16_MASK >> 1))
 
 
 @triton.jit
