@@ -1,11 +1,26 @@
-"""On a CI machine property tests draw the same cases every time; elsewhere they look for new ones."""
+"""What every test can rely on, wherever the tests are started: signals, processes, threads, and the cases drawn.
+
+On a CI machine property tests draw the same cases every time; elsewhere they look for new ones.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
+
+import worker_forks
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
 collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py"]
@@ -16,6 +31,54 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed child had started becomes a child of the tests
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_not_ignored() -> Iterator[None]:
+    """Let SIGINT act, here and in what is started from here; nohup and background jobs of scripts have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def no_process_outlives_its_test() -> Iterator[None]:
+    """Kill what a test has left: processes of multiprocessing, and those with a session of their own."""
+    yield
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
+    for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it ends by itself at this moment
+            if os.getsid(pid) == pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[str]:
+    """A process that forks workers; the path of its socket."""
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket must be short
+        path = f"{folder}/socket"
+        command = [sys.executable, worker_forks.__file__, "serve", path]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield path
+
+
+@pytest.fixture
+def quick_workers(fork_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the processes that carry out runs forked, for tests of something else than how they are started."""
+    from ademamix.lab.runs import worker
+
+    command = worker.command
+    script = [sys.executable, "-I", "-S", worker_forks.__file__, "start", fork_server]
+    monkeypatch.setattr(worker, "command", lambda options, threads: [*script, command(options, threads=threads)[-1]])
 
 
 def pytest_collection_modifyitems(config, items):

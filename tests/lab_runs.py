@@ -31,6 +31,9 @@ TINY = Run(
     record_every=4,
 )
 
+SMALL = ["--model", "gpt-tiny:width=16,layers=1,heads=1,context=16", "--data", DOCS, "--batch", "2"]
+"""Options of the commands, for a run as small as TINY."""
+
 DELICATE = TINY.model_copy(
     update={
         "model": GPT(kind="gpt", width=64, layers=1, heads=2, context=16, dropout=0.2),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_rgb
 
+from ademamix.lab import tuning
 from ademamix.lab.comparison import arms, defaults, figure, report
 from ademamix.lab.comparison.arms import Arm, Comparison, Difference
 from ademamix.lab.config import Optimizer, Run
@@ -201,3 +202,14 @@ class TestPicture:
         files[0].unlink()
         figure.kept_or_drawn(Comparison(BASE, [ADEMAMIX, ADAMW]), tmp_path)
         assert files[0].exists()
+
+
+def test_the_default_is_the_best_of_the_committed_sweep() -> None:
+    records = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "compare_sweep.json").read_text())
+    for name, optimizer in defaults.OPTIMIZERS.items():
+        record = records["AdamW" if name == "adamw" else "AdEMAMix"]
+        found = tuning.Sweep({tuning.Choice(float(rate)): loss for rate, loss in record["losses"].items()})
+        assert found.settled
+        assert optimizer.lr == found.best.lr
+        run = defaults.DEFAULT.model_copy(update={"optimizer": optimizer})
+        assert record["run"] == run.model_dump(mode="json", exclude_defaults=True)

@@ -335,3 +335,8 @@ def test_the_environment_is_kept_where_it_changed(tmp_path: Path) -> None:
             environment.describe(folder, "fingerprint", step=step, device=device)
     carried_out = (folder.read_json(environment.FILE) or {})["carried_out"]
     assert [(entry["after_step"], entry["device"]) for entry in carried_out] == [(0, "cpu"), (9, "cuda")]
+
+
+def test_a_finished_run_can_be_loaded_by_its_folder(tmp_path: Path) -> None:
+    result = train(TINY, Options(tmp_path))
+    assert open_folder(tmp_path / "runs" / TINY.key).result() == result

@@ -25,12 +25,17 @@ class Interrupted(Exception):
 
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C, and the first polite kill, into an event; the second one acts as usual."""
+    """Turn the first Ctrl-C, and the first polite kill, into an event; the second one acts as usual.
+
+    A signal that is ignored stays ignored: a shell ignores SIGINT for a job in the background, which is to survive the
+    Ctrl-C that is meant for another. SIGTERM stops such a job.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()

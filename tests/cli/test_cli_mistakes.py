@@ -1,0 +1,64 @@
+"""What is wrong with a command is said, whichever command it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ademamix.cli import main
+from lab_runs import SMALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "gpt-huge"], "there is no model 'gpt-huge': choose one of gpt-nano, gpt-tiny"),
+        (
+            ["--model", "gpt-tiny:depth=3"],
+            "model has no setting 'depth': it takes width, ",
+        ),
+        (["--optimizer", "sgd"], "there is no optimizer 'sgd': choose one of adamw"),
+        (["--optimizer", "adamw:alpha=3", *SMALL], "optimizer 'adamw' has no setting 'alpha': it takes"),
+        (["--data", "/nowhere"], "there is no text at '/nowhere'"),
+        (["--out", "/dev/null"], "cannot write to the folder"),
+        (["--device", "gpu"], "--device must be cpu, cuda or cuda:N, got 'gpu'"),
+        (["--device", "cuda:99"], "--device cuda:99 cannot be used here"),
+        (["--data", ""], "there is no text at ''"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--steps", "20", "--out", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--config", "/nowhere.json"], "cannot read '/nowhere.json'"),
+        (
+            ["train", "--config", "/nowhere.json", "--seed", "0", "--validate-every", "9"],
+            "so --seed, --validate-every ",
+        ),
+        (["compare", "--optimizers", "lion", "lion:lr=1e-4"], "lion lr=0.0001 weight_decay=0.1 is named twice"),
+        (["compare", "--optimizers", "adamw", "ademamix:alpha=-1"], "alpha must be a finite number >= 0, got -1"),
+        (["compare", "--parameters", "bf16", "--optimizers", "ademamix", "lion"], "optimizer 'lion': "),
+        (["compare", "--optimizers", "lion", "lion:lr=1", "--tune"], "lion is named twice, with other learning rates"),
+        (["compare", "--parameters", "bf16"], "optimizer 'adamw': AdamW takes fp32 and fp64 parameters, got "),
+        (["reproduce", "lm-comparison", "--device", "gpu"], "--device must be cpu, cuda or cuda:N, got 'gpu'"),
+        (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_before_anything_is_trained(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()

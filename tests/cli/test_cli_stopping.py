@@ -1,0 +1,91 @@
+"""Ctrl-C, and kills of every kind, of a command that trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab_runs import SMALL
+
+PATIENCE = 900  # seconds, on a machine that does much else
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison of 100,000 steps that has just begun to load."""
+    command = [sys.executable, "-m", "ademamix", "compare", *SMALL, "--steps", "100k", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def comparison(tmp_path: Path, begun: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The same, with both of its runs in training."""
+    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2:
+        assert begun.poll() is None, begun.communicate()[1]
+        time.sleep(0.1)
+    return begun
+
+
+def _held(folder: Path) -> bool:
+    """Say whether a process holds the folder."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def _saved_and_free(out: Path) -> bool:
+    folders = list((out / "runs").iterdir())
+    return len(folders) == 2 and all(list(folder.glob("checkpoints/*.pt")) and not _held(folder) for folder in folders)
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    comparison.send_signal(signal.SIGINT)
+    _, told = comparison.communicate(timeout=PATIENCE)
+    assert comparison.returncode == 130
+    assert "stopped, and saved. The same command continues from here." in told
+    assert "Traceback" not in told
+    assert _saved_and_free(tmp_path)
+
+
+def test_ctrl_c_before_the_first_step(tmp_path: Path, begun: subprocess.Popen[str]) -> None:
+    assert begun.stderr is not None
+    assert begun.stderr.readline().startswith("2 runs of 100,000 steps")
+    begun.send_signal(signal.SIGINT)
+    _, told = begun.communicate(timeout=PATIENCE)
+    assert begun.returncode == 130
+    assert "saved" not in told
+    assert "same command" in told
+    assert "Traceback" not in told
+    assert not list(tmp_path.glob("runs/*/checkpoints/*"))
+
+
+def test_a_run_whose_process_is_killed_ends_the_others_saved(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    first, _ = Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGKILL)
+    _, told = comparison.communicate(timeout=PATIENCE)
+    assert comparison.returncode == 2
+    assert "its process was killed by signal 9. The same command goes on" in told
+    assert not any(_held(folder) for folder in (tmp_path / "runs").iterdir())
+    assert len(list(tmp_path.glob("runs/*/checkpoints/*.pt"))) >= 1
+
+
+def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
+    comparison.kill()
+    comparison.wait()
+    end = time.monotonic() + PATIENCE
+    while not _saved_and_free(tmp_path):
+        assert time.monotonic() < end, "the runs go on without their parent"
+        time.sleep(0.1)
