@@ -15,12 +15,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 
 import worker_forks
+
+if TYPE_CHECKING:  # of the lab, which the tests of Triton do without
+    from ademamix.lab.runs.execution import Options
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
 collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py"]
@@ -72,13 +76,18 @@ def fork_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def quick_workers(fork_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the processes that carry out runs forked, for tests of something else than how they are started."""
     from ademamix.lab.runs import worker
 
     command = worker.command
-    script = [sys.executable, "-I", "-S", worker_forks.__file__, "start", fork_server]
-    monkeypatch.setattr(worker, "command", lambda options, threads: [*script, command(options, threads=threads)[-1]])
+
+    def quick(options: Options, *, threads: int) -> list[str]:
+        socket = request.getfixturevalue("fork_server")  # only here, for it takes seconds
+        arguments = command(options, threads=threads)[-1]
+        return [sys.executable, "-I", "-S", worker_forks.__file__, "start", socket, arguments]
+
+    monkeypatch.setattr(worker, "command", quick)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -48,6 +48,7 @@ def test_there_is_one_process_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert [processes_on(device) for device in ("cuda", "cuda:1", "cpu")] == [3, 1, 2]
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_runs_are_spread_over_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices, command = [], worker.command
 
@@ -87,6 +88,7 @@ def test_ctrl_c_while_torch_is_loaded_is_not_lost(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_nothing_is_called_saved_before_the_first_step(tmp_path: Path) -> None:
     with (
         RunFolder(tmp_path / "runs", TINY).locked(),  # so that the run cannot begin
@@ -104,6 +106,7 @@ def test_files_of_the_working_directory_are_not_taken_for_modules(
     assert run_all({"tiny": TINY}, Options(Path("out")))["tiny"].steps == TINY.steps
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_what_a_process_warns_of_is_shown_once_with_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     advised = Optimizer(name="ademamix", lr=1e-2, settings={"betas": [0.9, 0.999, 0.9999]})
     runs = {"advised": changed(TINY, optimizer=advised), "torn": TINY}

@@ -1,0 +1,10 @@
+"""Recipes train in many processes, and none is about how these are started."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(quick_workers: None) -> None:
+    pass
