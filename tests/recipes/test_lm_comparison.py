@@ -1,3 +1,5 @@
+"""The recipe lm-comparison: what it trains at each scale, and what it says and draws."""
+
 from __future__ import annotations
 
 import math
@@ -80,10 +82,10 @@ def test_paper_scale_is_the_papers() -> None:
 
 def test_laptop_scale_tunes_on_another_seed_than_it_reports() -> None:
     panels = settings("laptop")
-    assert [panel.base.schedule.kind for panel in panels] == ["constant", "cosine"]
+    assert panels[0].base.model != panels[1].base.model
     for panel in panels:
-        assert panel.base.steps == 10_000
-        assert panel.longer == (20_000,)
+        assert panel.base.schedule.kind == "cosine"
+        assert panel.longer == (2 * panel.base.steps,)
         assert 0 not in panel.seeds
         assert len(panel.seeds) == 3
         assert panel.rates >= 3
