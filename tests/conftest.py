@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded; threads that wait do not take a core
+
 import pytest
 import torch
 from hypothesis import settings
@@ -29,8 +31,7 @@ if TYPE_CHECKING:  # of the lab, which the tests of Triton do without
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
 collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py"]
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # the workers have the cores; threads that wait for work would spin on them
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else torch.get_num_threads()  # several workers have the cores
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
@@ -47,6 +48,12 @@ def ctrl_c_is_not_ignored() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    """Undo what a test before this one has chosen, as `ademamix train` does for its process."""
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(autouse=True)
