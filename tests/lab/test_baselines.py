@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from baseline_equations import ad3emamix, adamw_scheduled_beta1, admeta_s, aggmo, convex_mix, lion
 from numpy.testing import assert_allclose
 
 from ademamix import AdEMAMix
@@ -18,16 +19,12 @@ from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers.baselines import AdMetaS, AggMo, Lion
 from ademamix.lab.optimizers.registry import OPTIMIZERS, build
 from ademamix.lab.optimizers.variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
-from ademamix.reference import f_alpha, f_beta3
-
-torch.set_num_threads(1)
 
 STEPS, HORIZON = 260, 200  # schedules end before the trace does
 SHAPES = ((3, 4), (5,), (2, 3, 2), (1,))
 FIRST_GRADIENT = (1, 1, 31, 1)  # one parameter joins late and has a clock of its own
 DECAYS = (0.1, 0.1, 0.0, 0.03)
 SCALES = (1.0, 1.0, 1.0, 0.5)  # of the learning rate
-EPS = 1e-8
 
 
 def rate(step: int) -> float:
@@ -79,75 +76,6 @@ def take_step(optimizer: torch.optim.Optimizer, params: list[torch.Tensor], step
 
 
 # An oracle takes a start, gradients, learning rates and a weight decay, and yields the parameter after each step.
-
-
-def adamw_scheduled_beta1(theta, grads, rates, decay, *, betas, beta1_start, T) -> Iterator[np.ndarray]:
-    m = nu = 0.0
-    product = 1.0
-    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
-        beta1 = f_beta3(t, betas[0], beta1_start, T)
-        m = beta1 * m + (1 - beta1) * g
-        nu = betas[1] * nu + (1 - betas[1]) * g**2
-        product *= beta1
-        m_hat, nu_hat = m / (1 - product), nu / (1 - betas[1] ** t)
-        theta = theta - lr * (m_hat / (np.sqrt(nu_hat) + EPS) + decay * theta)
-        yield theta
-
-
-def convex_mix(theta, grads, rates, decay, *, betas, alpha, T) -> Iterator[np.ndarray]:
-    beta1, beta2, beta3 = betas
-    m1 = m2 = nu = 0.0
-    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
-        a, b3 = f_alpha(t, alpha, T), f_beta3(t, beta3, beta1, T)
-        m1 = beta1 * m1 + (1 - beta1) * g
-        m2 = b3 * m2 + (1 - b3) * g
-        nu = beta2 * nu + (1 - beta2) * g**2
-        m1_hat, nu_hat = m1 / (1 - beta1**t), nu / (1 - beta2**t)
-        theta = theta - lr * (((1 - a) * m1_hat + a * m2) / (np.sqrt(nu_hat) + EPS) + decay * theta)
-        yield theta
-
-
-def ad3emamix(theta, grads, rates, decay, *, betas, alpha, T) -> Iterator[np.ndarray]:
-    beta1, beta2, beta3, beta4 = betas
-    m1 = m2 = m3 = nu = 0.0
-    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
-        a, b3, b4 = f_alpha(t, alpha, T), f_beta3(t, beta3, beta1, T), f_beta3(t, beta4, beta1, T)
-        m1 = beta1 * m1 + (1 - beta1) * g
-        m2 = b3 * m2 + (1 - b3) * g
-        m3 = b4 * m3 + (1 - b4) * g
-        nu = beta2 * nu + (1 - beta2) * g**2
-        m1_hat, nu_hat = m1 / (1 - beta1**t), nu / (1 - beta2**t)
-        theta = theta - lr * ((m1_hat + a * (m2 + m3)) / (np.sqrt(nu_hat) + EPS) + decay * theta)
-        yield theta
-
-
-def aggmo(theta, grads, rates, decay, *, betas) -> Iterator[np.ndarray]:
-    m = [0.0] * len(betas)
-    for g, lr in zip(grads, rates, strict=True):
-        m = [beta * m_i + g for beta, m_i in zip(betas, m, strict=True)]
-        theta = theta - lr / len(betas) * sum(m) - lr * decay * theta
-        yield theta
-
-
-def admeta_s(theta, grads, rates, decay, *, betas) -> Iterator[np.ndarray]:
-    beta1, beta2 = betas
-    mu = 25 - 10 * (beta1 + 1 / beta1)
-    kappa = 10 / beta1 - 9
-    m1 = m2 = 0.0
-    for g, lr in zip(grads, rates, strict=True):
-        m1 = beta1 * m1 + g
-        h = kappa * g + mu * m1
-        m2 = beta2 * m2 + (1 - beta2) * h
-        theta = theta - lr * m2 - lr * decay * theta
-        yield theta
-
-
-def lion(theta, grads, rates, decay, *, alpha, beta) -> Iterator[np.ndarray]:
-    m = 0.0
-    for g, lr in zip(grads, rates, strict=True):
-        theta = theta - lr * (np.sign(alpha * m + (1 - alpha) * g) + decay * theta)
-        m = beta * m + (1 - beta) * g
-        yield theta
 
 
 class Case(NamedTuple):

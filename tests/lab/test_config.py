@@ -1,4 +1,4 @@
-"""What a config that cannot be is told: plain sentences, with what may be."""
+"""The config of a run: what names it, and what is said of one that cannot be."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ademamix.lab.config import ConfigError, Run, read
-from lab_runs import TINY
+from ademamix.lab import config
+from ademamix.lab.config import ConfigError, Optimizer, Run, read
+from lab_runs import TINY, changed
 
 
 def _mistake(**changes: Any) -> str:
@@ -62,3 +63,28 @@ def test_every_mistake_has_a_line() -> None:
 def test_what_is_no_json_is_said() -> None:
     with pytest.raises(ConfigError, match="is not JSON"):
         read(Run, "{")
+
+
+def test_the_key_depends_on_what_decides_the_numbers() -> None:
+    assert TINY.key == Run.model_validate_json(TINY.model_dump_json()).key
+    assert TINY.key == changed(TINY, seed=0).key
+    others = [
+        changed(TINY, seed=1),
+        changed(TINY, optimizer=Optimizer(name="adamw", lr=1e-2)),
+        changed(TINY, clip=None),
+    ]
+    assert len({TINY.key, *(other.key for other in others)}) == 4
+
+
+def test_the_key_depends_on_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = TINY.key
+    monkeypatch.setattr(config, "FORMAT", config.FORMAT + 1)
+    assert TINY.key != before
+
+
+def test_the_key_does_not_depend_on_how_a_number_is_spelled() -> None:
+    spellings = [
+        Optimizer(name="ademamix", lr=1e-2, settings={"alpha": alpha, "betas": betas})
+        for alpha, betas in [(8, [0, 0.999]), (8.0, (0.0, 0.999))]
+    ]
+    assert len({changed(TINY, optimizer=optimizer).key for optimizer in spellings}) == 1
