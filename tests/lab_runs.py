@@ -39,9 +39,9 @@ DELICATE = TINY.model_copy(
         "model": GPT(kind="gpt", width=64, layers=1, heads=2, context=16, dropout=0.2),
         "optimizer": Optimizer(name="ademamix", lr=4e-3, settings={"state_storage": "compact", "weight_decay": 0.1}),
         "parameters": "bf16",
-        "steps": 200,
+        "steps": 100,
         "accumulate": 2,
-        "validate_every": 50,
+        "validate_every": 25,
         "record_every": 7,
         "probes": (UpdateNorms(kind="update-norms", span=60),),
     }

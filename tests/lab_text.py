@@ -16,6 +16,9 @@ from ademamix.lab.config import GPT, Data, Model, Text
 from ademamix.lab.data import Dataset, load, text
 from ademamix.lab.data.tokens import TokenFiles, Tokens, token_files
 
+PATIENCE = 900
+"""Seconds to wait for a process, on a machine that does much else."""
+
 MODEL = GPT(kind="gpt", width=16, layers=1, heads=1, context=16)
 
 
@@ -68,10 +71,11 @@ def in_process(code: str, *arguments: object, **environment: str) -> subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # so that it is killed at the end of its test, if it is still there
     )
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
     return output

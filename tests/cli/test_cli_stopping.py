@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab_runs import SMALL
-
-PATIENCE = 900  # seconds, on a machine that does much else
+from lab_text import PATIENCE
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import lab_text
 from ademamix.lab.config import Text
 from ademamix.lab.data import DataError, hub, text, tokens
 from ademamix.lab.data.tokens import token_files
-from lab_text import bytes_of, finish, in_process, tokens_of, words
+from lab_text import PATIENCE, bytes_of, finish, in_process, tokens_of, words
 
 cache, folder, standard_cache = lab_text.cache, lab_text.folder, lab_text.standard_cache
 
@@ -119,7 +119,7 @@ def test_a_stream_is_read_on_when_its_process_was_killed_or_the_network_fails(fo
 
     def read(groups, end):
         process = in_process(READ, f"hub:{folder}", cache / "torn", groups, end)
-        documents, errors = process.communicate(timeout=300)
+        documents, errors = process.communicate(timeout=PATIENCE)
         return documents.split(), errors, process.returncode
 
     seen = []

@@ -16,8 +16,6 @@ from ademamix.lab.optimizers.registry import OPTIMIZERS, build, switch
 from ademamix.pytorch.core import core
 from ademamix.reference import ReferenceAdEMAMix
 
-torch.set_num_threads(1)
-
 
 def one_group(**settings) -> list[dict]:
     return [{"params": [torch.ones(70, 70)], **settings}]

@@ -6,7 +6,6 @@ import json
 import math
 import resource
 import signal
-import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ademamix.lab.runs import record
 from ademamix.lab.runs.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.train import Options, train
 from lab_runs import CONTEXT, DELICATE, TINY, kill, outcome, process
+from lab_text import PATIENCE
 
 
 def _folder(tmp_path: Path) -> RunFolder:
@@ -167,14 +167,14 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
 def _hold(folder: RunFolder, held: Event) -> None:
     with folder.locked():
         held.set()
-        time.sleep(60)
+        signal.pause()  # until it is killed
 
 
 def test_a_second_process_waits_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     folder, held, waited = _folder(tmp_path), CONTEXT.Event(), []
     holder = CONTEXT.Process(target=_hold, args=(folder, held))
     holder.start()
-    assert held.wait(30)
+    assert held.wait(PATIENCE)
 
     def on_wait() -> None:
         waited.append(True)

@@ -12,6 +12,7 @@ from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.interrupt import EXIT_CODE
 from ademamix.lab.runs.record import RunFolder
 from lab_runs import TINY
+from lab_text import PATIENCE
 
 
 def test_a_process_for_runs_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -46,4 +47,4 @@ def test_a_process_for_runs_ends_with_its_input_where_ctrl_c_is_ignored(tmp_path
         process.stdin.flush()
         assert "waits" in process.stdout.readline()
         process.stdin.close()
-        assert process.wait(300) == EXIT_CODE
+        assert process.wait(PATIENCE) == EXIT_CODE

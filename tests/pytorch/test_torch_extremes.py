@@ -150,4 +150,4 @@ assert not all(map(torch.equal, end(4, "fp32"), expected)), "there was nothing t
 
 
 def test_threads_flush_subnormal_numbers_if_the_caller_does():
-    subprocess.run([sys.executable, "-c", FLUSHING], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", FLUSHING], check=True)
