@@ -57,18 +57,13 @@ def test_results_may_not_be_written_into_the_data(
     assert "'.' holds the folder out/data, to which results are written" in capsys.readouterr().err
 
 
-def test_train_shows_advice_as_a_plain_line(tmp_path: Path) -> None:
+def test_reading_is_shown_and_advice_is_a_plain_line(tmp_path: Path) -> None:
     optimizer = "ademamix:beta3=0.9999"
     command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--optimizer", optimizer]
     ended = subprocess.run([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, check=True)
+    assert re.search(r"\nademamix: step 0 of 20, reads its text: [0-9,]+ tokens\n", ended.stderr)
     assert ended.stderr.count("ademamix: beta3 = 0.9999 ") == 1
     assert "Warning" not in ended.stderr
-
-
-def test_reading_is_shown_until_training_begins(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
-    assert re.search(r"\nademamix: step 0 of 20, reads its text: [0-9,]+ tokens\n", ended.stderr)
 
 
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
