@@ -84,9 +84,9 @@ def _options(*arguments: str) -> argparse.Namespace:
     "arguments",
     [
         [],
-        ["--steps", "10k"],
+        ["--steps", "20k"],
         ["--batch", "8"],
-        ["--model", "gpt-tiny"],
+        ["--model", "gpt-nano"],
         ["--data", "stdlib"],
         ["--tokenizer", "bytes"],
         ["--clip", "1"],
@@ -95,7 +95,7 @@ def _options(*arguments: str) -> argparse.Namespace:
         ["--schedule", "cosine"],
         ["--schedule", "cosine:warmup=200"],
         ["--schedule", "cosine:final=1e-5"],
-        ["--validate-every", "200"],
+        ["--validate-every", "400"],
     ],
     ids=" ".join,
 )
@@ -107,9 +107,9 @@ def test_what_is_not_stated_follows_the_length() -> None:
     def warmup(*arguments: str) -> int:
         return changed(defaults.DEFAULT, _options(*arguments)).schedule.warmup
 
-    assert warmup("--steps", "5k") == 100
-    assert warmup("--steps", "5k", "--schedule", "constant") == 100
-    assert warmup("--steps", "5k", "--schedule", "constant:decay=10") == 100
+    assert warmup("--steps", "5k") == 50
+    assert warmup("--steps", "5k", "--schedule", "constant") == 50
+    assert warmup("--steps", "5k", "--schedule", "constant:decay=10") == 50
     assert warmup("--steps", "5k", "--schedule", "cosine:warmup=0") == 0
 
 

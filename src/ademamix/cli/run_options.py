@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):
-  gpt-tiny, gpt-mini, gpt-110m, gpt-330m, gpt-1.3b     width, layers, heads, context, dropout
+  gpt-nano, gpt-tiny, gpt-mini, gpt-110m, gpt-330m,
+  gpt-1.3b                                             width, layers, heads, context, dropout
   mamba-tiny, mamba-168m                               width, layers, state, expansion, context
   vit-tiny, vit-24m, vit-86m                           width, layers, heads, patch, image, channels, dropout
 
@@ -45,13 +46,13 @@ RUN_OPTIONS = (
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what to train and on what."""
     run = parser.add_argument_group("the run")
-    run.add_argument("--model", type=name_and_settings, metavar="MODEL", help="see above (default: gpt-tiny)")
+    run.add_argument("--model", type=name_and_settings, metavar="MODEL", help="see above (default: gpt-nano)")
     run.add_argument("--data", metavar="SOURCE", help="see above (default: stdlib, or digits for a vit)")
     run.add_argument("--tokenizer", metavar="T", help="bytes, sentencepiece:SIZE or hub:NAME (default: bytes)")
     run.add_argument(
         "--tokens", type=positive, metavar="N", help="take at most N tokens of the data (default: all there are)"
     )
-    run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000 (default: 10k)")
+    run.add_argument("--steps", type=positive, metavar="N", help="length of the run; 10k is 10000 (default: 20k)")
     run.add_argument("--batch", type=positive, metavar="N", help="sequences or images per step (default: 8)")
     run.add_argument(
         "--accumulate", type=positive, metavar="N", help="parts in which a batch is processed, at least (default: 1)"
@@ -64,7 +65,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         type=name_and_settings,
         metavar="S",
         help="cosine:warmup=N,final=RATE or constant:warmup=N,decay=N,final=RATE; what is not stated is as in the "
-        "default (default: cosine, warm-up over a fiftieth of the steps, final=1e-5; constant: decay=0, final=0)",
+        "default (default: cosine, warm-up over a hundredth of the steps, final=1e-5; constant: decay=0, final=0)",
     )
     run.add_argument(
         "--clip", type=rate_or_zero, metavar="NORM", help="largest norm of the gradient; 0: any (default: 1)"
