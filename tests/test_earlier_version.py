@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 
-import optax
 from ademamix import AdEMAMix
 from ademamix.lab.config import Run
 from ademamix.lab.runs.record import open_folder

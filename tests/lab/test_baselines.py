@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from baseline_equations import ad3emamix, adamw_scheduled_beta1, admeta_s, aggmo, convex_mix, lion
 from numpy.testing import assert_allclose
 
 from ademamix import AdEMAMix
@@ -19,6 +18,7 @@ from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers.baselines import AdMetaS, AggMo, Lion
 from ademamix.lab.optimizers.registry import OPTIMIZERS, build
 from ademamix.lab.optimizers.variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
+from baseline_equations import ad3emamix, adamw_scheduled_beta1, admeta_s, aggmo, convex_mix, lion
 
 STEPS, HORIZON = 260, 200  # schedules end before the trace does
 SHAPES = ((3, 4), (5,), (2, 3, 2), (1,))

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from image_batches import read, same
 from PIL import Image
 
 from ademamix.lab.data import DataError, images
 from ademamix.lab.data.images import Augmentation, RandomCrop
 from ademamix.lab.data.pictures import Pictures, Splits
+from image_batches import read, same
 
 
 def rows(tensor):

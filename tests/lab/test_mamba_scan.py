@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import batch, built, loss_and_gradients, relative_errors
 from torch.testing import assert_close
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
 from ademamix.lab.models import logits, mamba_scan
+from small_models import batch, built, loss_and_gradients, relative_errors
 
 
 def recurrence(u, dt, A, B, C):

@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import OUTPUTS, batch, built, loss_and_gradients
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoModelForImageClassification
 from transformers.activations import ACT2FN
@@ -17,6 +16,7 @@ from ademamix.lab.config import GPT
 from ademamix.lab.models import build_model, cross_entropy, logits, mamba_scan, parameter_groups
 from ademamix.lab.models import save as save_model
 from ademamix.lab.presets import PRESETS
+from small_models import OUTPUTS, batch, built, loss_and_gradients
 
 TINY = ("gpt-tiny", "mamba-tiny", "vit-tiny")
 

@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 import torch
-from image_batches import SMALL, an_epoch, read, same
 from PIL import Image
 
 from ademamix.lab.data import DataError, pictures
+from image_batches import SMALL, an_epoch, read, same
 
 
 def colour(red, green, blue, size=(4, 4)):
