@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ademamix.lab.config import GPT, Mamba, ViT
+from ademamix.lab.config import Model, ViT
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all of its models
     from transformers import PreTrainedModel
@@ -19,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """What a run's parameters can be."""
 
 
-def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
+def build_model(config: Model, outputs: int) -> PreTrainedModel:
     """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
 
     >>> from ademamix.lab.presets import PRESETS
@@ -37,7 +37,7 @@ def logits(model: nn.Module, inputs: Tensor) -> Tensor:
     return result
 
 
-def logits_per_example(config: GPT | Mamba | ViT, outputs: int) -> int:
+def logits_per_example(config: Model, outputs: int) -> int:
     """Return how many logits a model computes for a window of text or an image.
 
     >>> from ademamix.lab.presets import PRESETS
