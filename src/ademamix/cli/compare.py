@@ -32,7 +32,7 @@ INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
 
 Without options: a small transformer on the sources of Python's standard library, with AdEMAMix for 20,000 steps and
-with AdamW for as many and for twice as many: about six minutes on two cores.
+with AdamW for as many and for twice as many: about five minutes on two idle cores.
 
 steps=N among an optimizer's settings gives it a length of its own, in steps or as a multiple of --steps (2x). The
 warm-up and the interval between validations stay those of --steps.
