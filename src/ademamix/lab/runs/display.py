@@ -164,7 +164,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> from ademamix.lab.runs.execution import Progress
-    >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
+    >>> half = Progress(step=10_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
     >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
     >>> total(runs, processes=2)
     '0 of 3 runs done, about 3:20 left in all'
