@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,16 +14,17 @@ import pytest
 
 import ademamix
 from ademamix.cli import main, parser
+from ademamix.cli.arguments import UsageError, run_length
 from ademamix.cli.run_options import (
-    DESCRIPTION,
     add_execution_options,
     add_run_options,
-    changed,
-    execution,
-    optimizer,
+    chosen_optimizer,
+    execution_options,
+    lists,
+    with_options,
 )
 from ademamix.lab.comparison import defaults
-from ademamix.lab.optimizers.registry import OPTIMIZERS
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.runs.execution import Options
 
@@ -39,13 +41,36 @@ def test_every_option_states_its_default(command: str) -> None:
             assert "(default: " in (action.help or ""), f"{command} {action.option_strings[0]}"
 
 
-def test_help_names_every_model_and_optimizer() -> None:
-    words = {word.strip(",") for word in DESCRIPTION.split()}
+@pytest.mark.parametrize("command", ["compare", "train"])
+def test_help_names_every_model_and_optimizer(command: str) -> None:
+    words = {word.strip(",") for word in _commands()[command].format_help().split()}
     assert set(PRESETS) <= words
     assert set(OPTIMIZERS) <= words
-    assert set(defaults.STARTING_POINTS) == set(OPTIMIZERS)
     for preset in PRESETS.values():
         assert set(type(preset).model_fields) - {"kind"} <= words
+
+
+def test_help_says_where_optimizers_start() -> None:
+    lines = {line.split()[0]: line for line in lists().splitlines() if line}
+    for name, start in defaults.STARTING_POINTS.items():
+        settings = {"lr": start.lr, **start.settings}
+        assert settings.pop("weight_decay") == 0.1
+        assert lines[name].endswith(f"({', '.join(f'{setting}={value}' for setting, value in settings.items())})")
+    assert "weight_decay=0.1" in lists()
+
+
+@pytest.mark.parametrize("command", ["compare", "train"])
+def test_help_fits_120_columns(command: str) -> None:
+    assert max(map(len, _commands()[command].format_help().splitlines())) <= 120
+
+
+def test_models_are_listed_only_with_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ademamix.lab.presets")
+    monkeypatch.delitem(sys.modules, "ademamix.lab.config")
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    said = _commands()["compare"].format_help()
+    assert "models are listed here once pydantic is installed: pip install 'ademamix[lab]'" in said
+    assert "adamw-scheduled-beta1" in said
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +90,8 @@ def test_help_loads_nothing_heavy() -> None:
         for command in sys.argv[1:]:
             with contextlib.suppress(SystemExit):
                 main([*command.split(), "--help"])
-        heavy = {"torch", "numpy", "pydantic", "matplotlib", "jax", "rich", "transformers"} & set(sys.modules)
+            assert command or "pydantic" not in sys.modules  # commands list the settings of models, which are its
+        heavy = {"torch", "numpy", "matplotlib", "jax", "rich", "transformers"} & set(sys.modules)
         assert not heavy, heavy
     """
     commands = ["", *_commands()]
@@ -84,14 +110,7 @@ def _options(*arguments: str) -> argparse.Namespace:
     "arguments",
     [
         [],
-        ["--steps", "20k"],
-        ["--batch", "8"],
-        ["--model", "gpt-nano"],
         ["--data", "stdlib"],
-        ["--tokenizer", "bytes"],
-        ["--clip", "1"],
-        ["--accumulate", "1"],
-        ["--parameters", "fp32"],
         ["--schedule", "cosine"],
         ["--schedule", "cosine:warmup=200"],
         ["--schedule", "cosine:final=1e-5"],
@@ -100,12 +119,22 @@ def _options(*arguments: str) -> argparse.Namespace:
     ids=" ".join,
 )
 def test_an_option_that_states_the_default_gives_the_default(arguments: list[str]) -> None:
-    assert changed(defaults.DEFAULT, _options(*arguments)) == defaults.DEFAULT
+    assert with_options(defaults.DEFAULT, _options(*arguments)) == defaults.DEFAULT
+
+
+@pytest.mark.parametrize(
+    "option", ["--model", "--steps", "--batch", "--tokenizer", "--clip", "--accumulate", "--parameters"]
+)
+def test_the_default_that_help_states_is_the_default(option: str) -> None:
+    (action,) = (action for action in _commands()["compare"]._actions if option in action.option_strings)
+    stated = re.search(r"\(default: (\S+)\)$", action.help or "")
+    assert stated is not None
+    assert with_options(defaults.DEFAULT, _options(option, stated[1])) == defaults.DEFAULT
 
 
 def test_what_is_not_stated_follows_the_length() -> None:
     def warmup(*arguments: str) -> int:
-        return changed(defaults.DEFAULT, _options(*arguments)).schedule.warmup
+        return with_options(defaults.DEFAULT, _options(*arguments)).schedule.warmup
 
     assert warmup("--steps", "5k") == 50
     assert warmup("--steps", "5k", "--schedule", "constant") == 50
@@ -115,9 +144,20 @@ def test_what_is_not_stated_follows_the_length() -> None:
 
 def test_optimizers_start_from_the_same_weight_decay() -> None:
     for name in OPTIMIZERS:
-        assert optimizer((name, {}), _options()).settings["weight_decay"] == 0.1
-    assert optimizer(("lion", {"weight_decay": 1, "lr": 2e-4}), _options("--lr", "1")).lr == 2e-4
-    assert optimizer(("lion", {}), _options("--lr", "1")).lr == 1
+        assert chosen_optimizer((name, {}), _options()).settings["weight_decay"] == 0.1
+    assert chosen_optimizer(("lion", {"weight_decay": 1, "lr": 2e-4}), _options("--lr", "1")).lr == 2e-4
+    assert chosen_optimizer(("lion", {}), _options("--lr", "1")).lr == 1
+
+
+@pytest.mark.parametrize(("text", "steps"), [("40k", 40_000), ("7", 7), ("2x", 20_000), ("0.5x", 5_000)])
+def test_a_length_is_a_number_or_a_multiple(text: str, steps: int) -> None:
+    assert run_length(text, base=10_000) == steps
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "0x", "-2x", "infx", "2.5", "many", "True", "[1]"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="or a multiple of --steps such as 2x, got "):
+        run_length(text, base=10_000)
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
@@ -137,6 +177,6 @@ def test_options_of_execution_reach_the_run(tmp_path: Path) -> None:
     reader = argparse.ArgumentParser()
     add_execution_options(reader, threads=1)
     out = ["--out", str(tmp_path)]
-    assert execution(reader.parse_args(out)) == Options(tmp_path)
-    chosen = execution(reader.parse_args([*out, "--logits-memory", "0.5", "--save-every", "5"]))
+    assert execution_options(reader.parse_args(out)) == Options(tmp_path)
+    chosen = execution_options(reader.parse_args([*out, "--logits-memory", "0.5", "--save-every", "5"]))
     assert chosen == Options(tmp_path, logits_bytes=1 << 29, save_every=5.0)

@@ -46,6 +46,8 @@ def test_what_is_wrong_is_said(
         (["compare", "--optimizers", "adamw", "ademamix:alpha=-1"], "alpha must be a finite number >= 0, got -1"),
         (["compare", "--parameters", "bf16", "--optimizers", "ademamix", "lion"], "optimizer 'lion': "),
         (["compare", "--optimizers", "lion", "lion:lr=1", "--tune"], "lion is named twice, with other learning rates"),
+        (["compare", "--optimizers", "adamw", "adamw:steps=long"], "steps must be a whole number of at least 1, or a "),
+        (["compare", "--optimizers", "adamw:steps=2"], "warm-up and decay must fit into the 2 steps of a run"),
         (["compare", "--parameters", "bf16"], "optimizer 'adamw': AdamW takes fp32 and fp64 parameters, got "),
         (["reproduce", "lm-comparison", "--device", "gpu"], "--device must be cpu, cuda or cuda:N, got 'gpu'"),
         (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),

@@ -47,7 +47,7 @@ def test_runs_are_listed_in_words(
     assert "stopped at step 8 of 24" in lines[STOPPED.key]
     assert "seed 7" in lines[STOPPED.key]
     assert "diverged at step 9" in lines[DIVERGED.key]
-    assert "may be of another version" in lines["0123456789abcdef"]
+    assert "another version may have written it" in lines["0123456789abcdef"]
     assert lines["4"].startswith("4 runs in ")
 
 

@@ -61,7 +61,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subproc
 
 def test_ctrl_c_before_the_first_step(tmp_path: Path, begun: subprocess.Popen[str]) -> None:
     assert begun.stderr is not None
-    assert begun.stderr.readline().startswith("2 runs of 100,000 steps")
+    assert begun.stderr.readline().startswith("3 runs of 100,000 to 200,000 steps")
     begun.send_signal(signal.SIGINT)
     _, told = begun.communicate(timeout=PATIENCE)
     assert begun.returncode == 130

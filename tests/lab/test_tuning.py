@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import pytest
+from pathlib import Path
 
 from ademamix.lab import tuning
-from ademamix.lab.comparison import arms, defaults
+from ademamix.lab.comparison.arms import arm_of, plan
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.optimizers import registry
+from ademamix.lab.runs.execution import Options
+from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result
 from ademamix.lab.tuning import Choice, Sweep
 from lab_runs import TINY, result
 
 
 def _bases(*chosen: Optimizer) -> dict[str, Run]:
-    return {name: of_seed[0] for name, of_seed in arms.plan(TINY, chosen, [0]).items()}
+    return {name: of_seed[0] for name, of_seed in plan([arm_of(TINY, one) for one in chosen], [0]).items()}
 
 
 def _beta2(optimizer: Optimizer) -> float:
@@ -87,7 +85,7 @@ def test_a_default_is_not_written_out_and_what_is_stated_stays() -> None:
 def test_an_optimizer_without_beta2_is_searched_in_its_rate() -> None:
     lion = Optimizer(name="lion", lr=4e-4)
     found, rounds = _tuned(lambda optimizer: abs(math.log(optimizer.lr / 4e-4)), lion)
-    assert found["lion"].best == Choice(4e-4)
+    assert found["Lion"].best == Choice(4e-4)
     assert [len(runs) for runs in rounds] == [3]
 
 
@@ -113,14 +111,26 @@ def test_divergence_is_recorded_as_no_number() -> None:
     assert "diverged" in tuning.table(found, 100)
 
 
-@pytest.mark.parametrize("name", registry.OPTIMIZERS)
-def test_defaults_are_those_of_the_constructors(name: str) -> None:
-    parameters: Mapping[str, Any] = inspect.signature(registry.OPTIMIZERS[name]).parameters
-    if name in tuning.DEFAULT_BETAS:
-        assert tuning.DEFAULT_BETAS[name] == parameters["betas"].default
-    else:
-        assert name in ("aggmo", "admeta-s", "lion")  # no average of squared gradients
-    start = defaults.STARTING_POINTS[name]
-    assert start.settings["weight_decay"] == 0.1
-    if name not in defaults.OPTIMIZERS:
-        assert start.lr == parameters["lr"].default
+def test_a_search_gives_back_runs_with_the_best_choices(tmp_path: Path) -> None:
+    titles = []
+
+    class Pretending(Lab):
+        def carry_out(
+            self, runs: Mapping[str, Run], title: str, *, kept: Mapping[str, Result] | None = None
+        ) -> dict[str, Result]:
+            titles.append(title)
+            assert all(run.seed == tuning.SEED for run in runs.values())
+            return {label: result(abs(math.log(run.optimizer.lr / 8e-3))) for label, run in runs.items()}
+
+    long = arm_of(TINY, ADAMW, steps=2 * TINY.steps)
+    arms = {label: of_seed[5] for label, of_seed in plan([arm_of(TINY, ADAMW), long], [5]).items()}
+    found = tuning.search(arms, Pretending(Options(tmp_path)), 3, title="a panel")
+    assert {label: (run.optimizer.lr, run.steps) for label, run in found.runs.items()} == {
+        "AdamW in 24 steps": (8e-3, 24),
+        "AdamW in 48 steps": (8e-3, 48),
+    }
+    assert set(titles) == {
+        "a panel: learning rates and beta2, on seed 0, for each of AdamW in 24 steps; AdamW in 48 steps."
+    }
+    assert "AdamW in 48 steps, best: lr=0.008 beta2=0.999" in found.report(100)
+    assert found.records()["AdamW in 48 steps"]["run"]["steps"] == 48

@@ -1,11 +1,10 @@
 """The command line: `ademamix --help`.
 
-A module for each command: `add(commands)` describes it, and only running it loads a framework.
+Each command is a module: `add(commands)` describes it, and only running it loads a framework.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 
 import ademamix
 from ademamix.cli import bench, compare, reproduce, runs, train
-from ademamix.cli.arguments import Complaint
+from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
@@ -25,9 +24,9 @@ MODULES_OF_EXTRAS = {
 }  # fmt: skip
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
-    reader = argparse.ArgumentParser(
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    reader = Parser(
         prog="ademamix",
         description="AdEMAMix: AdamW with a second, slow average of the gradients.",
         epilog="`ademamix COMMAND --help` explains a command, with examples. To begin: ademamix compare",
@@ -46,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(options.run(options))
         sys.stdout.flush()
         return code
-    except Complaint as complaint:
+    except UsageError as error:
         _flush_or_drop()
-        return _fail(str(complaint))
+        return _fail(str(error))
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             print(
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
         return EXIT_CODE
-    except BrokenPipeError:  # who read the output has enough of it
+    except BrokenPipeError:  # whoever read the output has had enough of it
         _flush_or_drop()
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush_or_drop() -> bool:
-    """Write what is left of the output, and say whether that was possible; else Python would complain at its end."""
+    """Write the rest of the output, and say whether that was possible; if not, drop it, or Python complains at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Kinds of arguments that commands share, and how they complain."""
+"""The kinds of arguments that commands share, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 MOST = 1000
-"""What :func:`few` allows; the learning rates of a sweep that long are still numbers that a float holds."""
+"""The largest :func:`small_count`; the learning rates of a search that wide are still numbers that a float holds."""
 
 FEWEST_RATES = 3  # of a search: the best of fewer has no neighbour on each side
 
 
-class Complaint(Exception):
+class UsageError(Exception):
     """What is wrong, what was given and what to do; the command line prints it and exits with 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help may end with lists that are made only when somebody asks for it: they load modules."""
+
+    lists: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        """Return the help, with the lists at the end of its description."""
+        if self.lists is not None:
+            self.description, self.lists = f"{self.description}\n{self.lists()}", None
+        return super().format_help()
 
 
 def positive(text: str) -> int:
@@ -31,8 +43,25 @@ def positive(text: str) -> int:
     return int(number)
 
 
-def few(text: str) -> int:
-    """Read a number of threads or processes."""
+def run_length(text: str, base: int) -> int:
+    """Read a number of steps, or a multiple of `base`.
+
+    >>> run_length("40k", base=10_000), run_length("1.5x", base=10_000)
+    (40000, 15000)
+    """
+    try:
+        steps = round(_number(text.removesuffix("x")) * base) if text.endswith("x") else positive(text)
+    except (argparse.ArgumentTypeError, ValueError):  # round raises the latter for what is no number
+        steps = 0
+    if steps < 1:
+        raise UsageError(
+            f"steps must be a whole number of at least 1, or a multiple of --steps such as 2x, got {text!r}"
+        )
+    return steps
+
+
+def small_count(text: str) -> int:
+    """Read a number of threads, processes or runs."""
     number = positive(text)
     if number > MOST:
         raise argparse.ArgumentTypeError(f"must be at most {MOST}, got {text!r}")
@@ -40,8 +69,8 @@ def few(text: str) -> int:
 
 
 def rates(text: str) -> int:
-    """Read a number of learning rates that can be searched."""
-    number = few(text)
+    """Read a number of learning rates to begin a search with."""
+    number = small_count(text)
     if number < FEWEST_RATES:
         raise argparse.ArgumentTypeError(
             f"must be at least {FEWEST_RATES}, so that the best can have a worse one on each side, got {text!r}"
@@ -50,7 +79,7 @@ def rates(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """Read a whole number that torch takes as a seed."""
+    """Read a whole number that torch accepts as a seed."""
     if not text.isdecimal() or int(text) >= 2**64:
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**64 - 1, got {text!r}")
     return int(text)
@@ -73,7 +102,7 @@ def rate_or_zero(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Read a finite number; NaN if it is none."""
+    """Read a finite number; NaN if the text is none."""
     try:
         number = float(text)
     except ValueError:
@@ -121,13 +150,13 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def writable_folder(path: Path) -> Path:
-    """Create the folder and see that it can be written to: rather now than after an hour."""
+    """Create the folder and check that it can be written to: better now than after an hour."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise Complaint(
-            f"cannot write to the folder {str(path)!r}: {error.strerror}. Give one that can be written to: --out DIR"
+        raise UsageError(
+            f"cannot write to the folder {str(path)!r}: {error.strerror}. Choose another one: --out DIR"
         ) from None
     return path

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import argparse
 
-from ademamix.cli.arguments import Commands, Complaint, few, file_to_write
+from ademamix.cli.arguments import Commands, UsageError, file_to_write, small_count
 from ademamix.lab.bench import pytorch_steps
 
 DESCRIPTION = """\
 Time an optimizer step, and count the bytes of its state.
 
-Times are ratios, to torch's AdamW of the same kind: 1.30 is a step that takes 30% longer. The optimizers step in
-turns in one process, each counts with its fastest step, and the median over several fresh processes is reported.
+Times are ratios to torch's AdamW of the same kind: 1.30 is a step that takes 30% longer. The optimizers take turns in
+one process, each counts with its fastest step, and the median over several fresh processes is reported.
 Other AdEMAMix implementations and low-bit AdamWs are in the table if they are installed (`make bench` does that).
 
 scenarios:
   gpt2     the 148 parameters of GPT-2 124M; needs 12 GB of memory
   large    one tensor of 32M elements
-  small    200 tensors of 1k elements, where overhead is what counts
-  optax    a jitted step of ours in JAX, to optax.adamw and optax.contrib.ademamix; 36M parameters
+  small    200 tensors of 1k elements, where overhead counts most
+  optax    a jitted step of ours in JAX, against optax.adamw and optax.contrib.ademamix; 36M parameters
   import   `import ademamix`, which must load no framework
 
-All of it takes about an hour on two cores, ours and torch's alone ten minutes. Leave the machine alone meanwhile: a
-step with several threads waits for the slowest. The exit code is 0 whether targets are met or not; it is 1 if
+Everything takes about an hour on two cores, ours and torch's alone ten minutes. Leave the machine idle meanwhile: a
+step with several threads waits for the slowest. The exit code is 0 whether or not targets are met; it is 1 if
 something of ours or torch's could not be measured.
 
 examples:
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--quick", action="store_true", help="tiny tensors, one process: only to see that it works (default: off)"
+        "--quick", action="store_true", help="tiny tensors, one process: only to check that it works (default: off)"
     )
     parser.add_argument(
         "--only",
@@ -52,18 +52,18 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--lab",
         action="store_true",
-        help="what the lab's training loop adds to a bare one, and nothing else (default: off)",
+        help="only the time that the lab's training loop adds to a bare one (default: off)",
     )
     parser.add_argument(
         "--no-peers", action="store_true", help="measure only ours and torch's (default: others as well)"
     )
-    parser.add_argument("--processes", type=few, metavar="N", help="fresh processes per scenario (default: 5)")
-    parser.add_argument("--threads", type=few, metavar="N", help="threads (default: what torch chooses)")
+    parser.add_argument("--processes", type=small_count, metavar="N", help="fresh processes per scenario (default: 5)")
+    parser.add_argument("--threads", type=small_count, metavar="N", help="threads (default: torch's own choice)")
     parser.add_argument(
         "--json",
         type=file_to_write,
         metavar="FILE",
-        help="write all figures and the environment there (default: nowhere)",
+        help="write all figures and the environment to this file (default: none)",
     )
     parser.set_defaults(run=_run)
 
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.lab:
         for name in ("only", "no_peers", "processes", "threads", "json"):
             if getattr(options, name):
-                raise Complaint(
+                raise UsageError(
                     f"--lab measures the training loop alone: --{name.replace('_', '-')} does not go with it"
                 )
         from ademamix.lab.bench import training_loop

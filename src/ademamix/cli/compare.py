@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, name_and_settings, rates, seed, writable_folder
+from ademamix.cli.arguments import Commands, UsageError, name_and_settings, rates, run_length, seed, writable_folder
 from ademamix.cli.run_options import (
-    DESCRIPTION,
     add_execution_options,
     add_processes,
     add_run_options,
-    changed,
-    complaints_of_the_lab,
+    chosen_optimizer,
+    lab_errors_explained,
     laboratory,
-    optimizer,
+    lists,
+    with_options,
 )
 
 if TYPE_CHECKING:
     from ademamix.lab.comparison.arms import Comparison
-    from ademamix.lab.config import Optimizer, Run
+    from ademamix.lab.config import Run
     from ademamix.lab.runs.laboratory import Lab
-    from ademamix.lab.tuning import Sweep
+    from ademamix.lab.tuning import Search
+
+DEFAULT_ARMS = ("adamw", "adamw:steps=2x", "ademamix")
 
 INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
 
-Without options: a small transformer on the sources of Python's standard library, about six minutes on two cores. Each
-optimizer has the learning rate that was best for it in a sweep at this length.
+Without options: a small transformer on the sources of Python's standard library, with AdEMAMix for 20,000 steps and
+with AdamW for as many and for twice as many: about five minutes on two idle cores.
 
---tune searches each optimizer's learning rate and beta2 in the same way, on seed 0, with a full run for each choice:
-N rates, a factor of two apart; then the neighbours of the best until none is better, of which the next beta2 of 0.9,
-0.95, 0.99, 0.999 and 0.9999 on each side is one, and where beta2 moves, the rates again. betas that you state stay.
+steps=N among an optimizer's settings gives it a length of its own, in steps or as a multiple of --steps (2x). The
+warm-up and the interval between validations stay those of --steps.
 
-Results are kept: the same call again shows them at once. A call that was stopped continues where it was. The report,
-the picture and its numbers go to a folder of their own in DIR/compare for each comparison.
+--tune searches each optimizer's learning rate and beta2 in the same way, on seed 0, with a full run for each choice. It
+begins with N rates, a factor of two apart. Then it tries the neighbours of the best until none is better: half and
+twice its rate, then the next of 0.9, 0.95, 0.99, 0.999 and 0.9999 on each side of its beta2; if that moves beta2, the
+rates again. betas that you state stay.
+
+Results are kept: the same call shows them again at once, and a call that was stopped continues. The report, the picture
+and its numbers go to a folder in DIR/compare, one per comparison.
 """
 
 EPILOG = """\
@@ -47,6 +53,7 @@ examples:
   ademamix compare --data my_texts/ --steps 5k --tune
   ademamix compare --model vit-tiny --batch 64 --steps 3k --tune
   ademamix compare --optimizers adamw ademamix ademamix:state_storage=compact lion:lr=5e-4,weight_decay=0.5
+  ademamix compare --optimizers adamw adamw:steps=40k ademamix:steps=1.5x
 """
 
 REPORT_WIDTH = 100  # columns of report.txt
@@ -57,7 +64,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "compare",
         help="train a model with AdamW and with AdEMAMix, and show the difference",
-        description=f"{INTRODUCTION}\n{DESCRIPTION}",
+        description=INTRODUCTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -66,7 +73,8 @@ def add(commands: Commands) -> None:
         type=name_and_settings,
         nargs="+",
         metavar="OPTIMIZER",
-        help="see above; the others are measured by the first (default: adamw ademamix)",
+        default=[name_and_settings(arm) for arm in DEFAULT_ARMS],
+        help=f"see above; the others are measured by the first (default: {' '.join(DEFAULT_ARMS)})",
     )
     parser.add_argument(
         "--seeds",
@@ -74,7 +82,7 @@ def add(commands: Commands) -> None:
         nargs="+",
         default=[1],
         metavar="SEED",
-        help="a run of each optimizer for each of these (default: 1)",
+        help="train every optimizer with each of these (default: 1)",
     )
     parser.add_argument(
         "--tune",
@@ -82,104 +90,91 @@ def add(commands: Commands) -> None:
         nargs="?",
         const=5,
         metavar="N",
-        help="search each optimizer's learning rate and beta2 first, see above; without N, 5 (default: no search)",
+        help="search each optimizer's learning rate and beta2 first, see above; without N it is 5 (default: no search)",
     )
     add_processes(parser)
     add_run_options(parser)
     add_execution_options(parser, threads=1)
+    parser.lists = lists
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     from ademamix.lab.comparison import arms, figure, report
     from ademamix.lab.report import tables
-    from ademamix.lab.runs.record import RunFolder
+    from ademamix.lab.runs.atomic import write_atomically
 
     width = tables.width_of_output()
-    with complaints_of_the_lab():
-        base, optimizers = _what(options)
+    search: Search | None = None
+    with lab_errors_explained():
+        base, chosen = _chosen_arms(options)
         lab = laboratory(options)
         writable_folder(options.out / "compare")
-        sweeps: dict[str, Sweep] = {}
         if options.tune:
-            bases = _bases(base, optimizers)
-            sweeps = _searched(bases, lab, options.tune)
-            optimizers = _chosen(bases, sweeps)
-        runs = arms.plan(base, optimizers, options.seeds)
+            search = _searched(chosen, lab, options.tune)
+            chosen = list(search.runs.values())
+        runs = arms.plan(chosen, options.seeds)
         folder = writable_folder(options.out / "compare" / arms.folder_name(runs))
-        if sweeps:
-            _write_sweep(folder / "sweep.json", bases, sweeps)
-            print(_found(sweeps, width) + "\n")
+        if search is not None:
+            write_atomically(folder / "sweep.json", json.dumps(search.records(), indent=1) + "\n")
+            print(search.report(width) + "\n")
         labelled = arms.labelled(runs)
-        if all(RunFolder(lab.options.runs, run).result() for run in labelled.values()):
-            kept = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds train anew."
-            print(tables.wrapped(kept, width) + "\n")
-        lab.carry_out(labelled, _title(base, labelled))
-        comparison = arms.Comparison(base, arms.read_arms(runs, lab.options.runs))
+        kept = lab.kept(labelled)
+        results = lab.carry_out(labelled, _title(base, labelled), kept=kept)
+        comparison = arms.Comparison(base, arms.read_arms(runs, results, lab.options.runs))
         files = figure.kept_or_drawn(comparison, folder)
-        files.append(_write_report(folder / "report.txt", comparison, sweeps))
-    print(report.report(comparison, tuned=bool(sweeps), width=width))
-    print("\n" + "\n".join(f"{'report' if file.suffix == '.txt' else 'picture'}: {file}" for file in files))
+        files.append(_write_report(folder / "report.txt", comparison, search))
+    print(report.report(comparison, tuned=search is not None, width=width) + "\n")
+    if len(kept) == len(labelled):
+        note = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds train anew."
+        print(tables.wrapped(note, width) + "\n")
+    print("\n".join(f"{'report' if file.suffix == '.txt' else 'picture'}: {file}" for file in files))
     return 0
 
 
-def _what(options: argparse.Namespace) -> tuple[Run, list[Optimizer]]:
-    from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
+def _chosen_arms(options: argparse.Namespace) -> tuple[Run, list[Run]]:
+    """Return the run that all arms share, and the arms."""
+    from ademamix.lab.comparison.arms import arm_of
+    from ademamix.lab.comparison.defaults import DEFAULT
 
-    base = changed(DEFAULT, options)
-    specs = options.optimizers or [(name, {}) for name in OPTIMIZERS]
-    return base, [optimizer(spec, options) for spec in specs]
+    base = with_options(DEFAULT, options)
+    chosen = []
+    for name, settings in options.optimizers:
+        length = run_length(str(settings.get("steps", base.steps)), base.steps)
+        others = {setting: value for setting, value in settings.items() if setting != "steps"}
+        chosen.append(arm_of(base, chosen_optimizer((name, others), options), length))
+    return base, chosen
 
 
-def _bases(base: Run, optimizers: list[Optimizer]) -> dict[str, Run]:
-    """Return the run that each search starts from."""
+def _searched(chosen: Sequence[Run], lab: Lab, count: int) -> Search:
+    from ademamix.lab import tuning
     from ademamix.lab.comparison import arms
 
-    without_rate = [arm.model_copy(update={"lr": 1.0}) for arm in optimizers]
-    for arm in without_rate:
-        if without_rate.count(arm) > 1:
-            raise Complaint(f"{arm.name} is named twice, with other learning rates: --tune finds the best one itself")
-    return {name: of_seed[0] for name, of_seed in arms.plan(base, optimizers, [0]).items()}
+    without_rates = [arms.arm_of(arm, arm.optimizer.model_copy(update={"lr": 1.0})) for arm in chosen]
+    for arm in without_rates:
+        if without_rates.count(arm) > 1:
+            raise UsageError(
+                f"{arm.optimizer.name} is named twice, with other learning rates: --tune finds the best one itself"
+            )
+    bases = {label: of_seed[tuning.SEED] for label, of_seed in arms.plan(chosen, [tuning.SEED]).items()}
+    return tuning.search(bases, lab, count, rounds=tuning.ROUNDS)
 
 
-def _searched(bases: dict[str, Run], lab: Lab, count: int) -> dict[str, Sweep]:
-    from ademamix.lab import tuning
-
-    title = f"Learning rates and beta2, on seed 0, for each of {', '.join(bases)}."
-    return tuning.tune(bases, count, lambda runs: lab.carry_out(runs, title), rounds=tuning.ROUNDS)
-
-
-def _chosen(bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> list[Optimizer]:
-    from ademamix.lab import tuning
-
-    return [tuning.with_choice(bases[name], found.best).optimizer for name, found in sweeps.items()]
-
-
-def _write_sweep(path: Path, bases: dict[str, Run], sweeps: Mapping[str, Sweep]) -> None:
-    from ademamix.lab import tuning
-    from ademamix.lab.runs.atomic import write_atomically
-
-    write_atomically(path, json.dumps(tuning.records(bases, sweeps), indent=1) + "\n")
-
-
-def _write_report(path: Path, comparison: Comparison, sweeps: Mapping[str, Sweep]) -> Path:
+def _write_report(path: Path, comparison: Comparison, search: Search | None) -> Path:
     from ademamix.lab.comparison import report
     from ademamix.lab.runs.atomic import write_atomically
 
-    parts = [_found(sweeps, REPORT_WIDTH)] if sweeps else []
-    parts.append(report.report(comparison, tuned=bool(sweeps), width=REPORT_WIDTH))
+    parts = [report.report(comparison, tuned=search is not None, width=REPORT_WIDTH)]
+    if search is not None:
+        parts.append(search.report(REPORT_WIDTH))
     write_atomically(path, "\n\n".join(parts) + "\n")
     return path
 
 
-def _found(sweeps: Mapping[str, Sweep], width: int) -> str:
-    from ademamix.lab import tuning
-
-    return f"Validation loss by learning rate and beta2, seed 0:\n{tuning.table(sweeps, width)}"
-
-
-def _title(base: Run, runs: dict[str, Run]) -> str:
+def _title(base: Run, runs: Mapping[str, Run]) -> str:
     model = base.model
+    lengths = sorted({run.steps for run in runs.values()})
+    steps = " to ".join(f"{length:,}" for length in dict.fromkeys((lengths[0], lengths[-1])))
     layers = f"{model.layers} layer{'s' if model.layers > 1 else ''}"
     what = f"{model.kind}, width {model.width}, {layers}, on {base.data.source}"
-    return f"{len(runs)} runs of {base.steps:,} steps: {what}. Ctrl-C stops and saves; the same command continues."
+    return f"{len(runs)} runs of {steps} steps: {what}. Ctrl-C stops and saves; the same command continues."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ademamix.cli.arguments import Commands, writable_folder
-from ademamix.cli.run_options import add_execution_options, add_processes, complaints_of_the_lab, laboratory
+from ademamix.cli.run_options import add_execution_options, add_processes, lab_errors_explained, laboratory
 from ademamix.lab.recipes import RECIPES, SCALES, load
 
 DESCRIPTION = """\
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ademamix.lab.runs.atomic import write_atomically
 
-    with complaints_of_the_lab():
+    with lab_errors_explained():
         folder = writable_folder(options.out / options.recipe / options.scale)
         recipe = load(options.recipe)
         found = recipe(folder, options.scale, *([laboratory(options)] if RECIPES[options.recipe].trains else []))

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint
-from ademamix.cli.run_options import complaints_of_the_lab
+from ademamix.cli.arguments import Commands, UsageError
+from ademamix.cli.run_options import lab_errors_explained
 
 if TYPE_CHECKING:
     from ademamix.lab.runs.kept import KeptRun
 
 DESCRIPTION = """\
-List the runs that are kept in DIR/runs: of what they are, how they ended or how far they are, their size, and how long
-ago they last changed. Those that changed last come first.
+List the runs that are kept in DIR/runs: what they train, how they ended or how far they are, their size, and how long
+ago they last changed. The ones that changed last come first.
 """
 
 EPILOG = """\
@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
         "--remove",
         nargs="+",
         metavar="KEY",
-        help="remove these, by their keys or how those begin; runs in use are refused (default: remove nothing)",
+        help="remove the runs whose keys begin with these; runs in use are refused (default: remove nothing)",
     )
     parser.add_argument("--yes", action="store_true", help="remove without asking (default: ask)")
     parser.set_defaults(run=_run)
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     from ademamix.lab.report import tables
     from ademamix.lab.runs import kept
 
-    with complaints_of_the_lab():
+    with lab_errors_explained():
         root = options.out / "runs"
         runs = kept.kept_runs(root)
         if options.remove:
@@ -70,13 +70,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _named(runs: Sequence[KeptRun], names: Sequence[str], root: Path) -> list[KeptRun]:
-    """Return the runs whose keys begin with these names: one for each."""
+    """Return the runs whose keys begin with these names, exactly one for each."""
     found = {}
     for name in names:
         fitting = [run for run in runs if run.key.startswith(name)]
         if len(fitting) != 1:
             how_many = f"are {len(fitting)} runs" if fitting else "is no run"
-            raise Complaint(f"there {how_many} in {str(root)!r} whose key begins with {name!r}: see `ademamix runs`")
+            raise UsageError(f"there {how_many} in {str(root)!r} whose key begins with {name!r}: see `ademamix runs`")
         found[fitting[0].key] = fitting[0]
     return list(found.values())
 
@@ -86,11 +86,13 @@ def _remove(runs: Sequence[KeptRun], *, asks: bool) -> int:
     from ademamix.lab.runs import kept
 
     if used := [run.key for run in runs if run.in_use]:
-        raise Complaint(f"in use, so nothing is removed: {', '.join(used)}. Stop the process that trains first")
+        raise UsageError(f"in use, so nothing is removed: {', '.join(used)}. Stop the process that trains them first")
     freed = kept.size(sum(run.size for run in runs))
     if asks:
         if not sys.stdin.isatty():
-            raise Complaint("--remove asks before it removes, and there is nobody to answer: give --yes as well")
+            raise UsageError(
+                "--remove asks before it removes anything, and nobody is there to answer: give --yes as well"
+            )
         print(kept.table(runs, tables.width_of_output()))
         if not _agreed(f"Remove {'this run' if len(runs) == 1 else f'these {len(runs)} runs'}, {freed}? [y/N] "):
             print("Nothing was removed.")

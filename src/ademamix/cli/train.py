@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ademamix.cli.arguments import Commands, Complaint, name_and_settings, seed
+from ademamix.cli.arguments import Commands, UsageError, name_and_settings, seed
 from ademamix.cli.run_options import (
-    DESCRIPTION,
     RUN_OPTIONS,
     add_execution_options,
     add_run_options,
-    changed,
-    complaints_of_the_lab,
-    execution,
-    optimizer,
+    chosen_optimizer,
+    execution_options,
+    lab_errors_explained,
+    lists,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Train one model.
 
-A run is kept in DIR/runs/KEY, where KEY is the hash of all that decides its numbers: config.json, metrics.jsonl,
-environment.json, tensorboard/, checkpoints/ while it runs, at its end result.json and model/, a Hugging Face
-checkpoint. Stopped at any moment, by Ctrl-C or kill -9, the same command continues from the last checkpoint and ends
-with the same bits.
+A run is kept in DIR/runs/KEY, where KEY is the hash of everything that decides its numbers. The folder has config.json,
+metrics.jsonl, environment.json and tensorboard/; checkpoints/ while the run lasts; and at its end result.json and
+model/, a Hugging Face checkpoint. If it is stopped at any moment, by Ctrl-C or kill -9, the same command continues from
+the last checkpoint and ends with the same bits.
 """
 
 EPILOG = """\
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser(
         "train",
         help="one training run: resumable, recorded",
-        description=f"{INTRODUCTION}\n{DESCRIPTION}",
+        description=INTRODUCTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -63,6 +63,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--seed", type=seed, help="of parameters, order of the data and dropout (default: 0)")
     add_run_options(parser)
     add_execution_options(parser, threads=os.cpu_count() or 1)
+    parser.lists = lists
     parser.set_defaults(run=_run)
 
 
@@ -73,16 +74,15 @@ def _run(options: argparse.Namespace) -> int:
     from ademamix.lab.optimizers import registry
     from ademamix.lab.runs import notices
     from ademamix.lab.runs.display import Display
-    from ademamix.lab.runs.record import RunFolder
-    from ademamix.lab.runs.runner import Status
+    from ademamix.lab.runs.runner import Status, kept_results
 
     torch.set_num_threads(options.threads)
-    with complaints_of_the_lab():
+    with lab_errors_explained():
         config = _config(options)
-        how = execution(options)
+        how = execution_options(options)
         registry.check(config)
         status, name = Status(config), config.optimizer.name
-        before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
+        before = " (trained before)" if kept_results({name: config}, how) else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
 
             def show(
@@ -116,16 +116,16 @@ def _config(options: argparse.Namespace) -> Run:
     from ademamix.lab.config import Run, read
 
     if options.config is None:
-        base, chosen = changed(DEFAULT, options), optimizer(options.optimizer or ("ademamix", {}), options)
-        return base.model_copy(update={"optimizer": chosen, "seed": options.seed or 0})
+        chosen = chosen_optimizer(options.optimizer or ("ademamix", {}), options)
+        return with_options(DEFAULT, options).model_copy(update={"optimizer": chosen, "seed": options.seed or 0})
     if given := [name for name in ("optimizer", "seed", *RUN_OPTIONS) if getattr(options, name) is not None]:
         spelled = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise Complaint(
-            f"--config says all of a run, so {spelled} cannot be given beside it: change a copy of the file"
+        raise UsageError(
+            f"--config states the whole run, so {spelled} cannot be given beside it: change a copy of the file"
         )
     try:
         return read(Run, Path(options.config).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise Complaint(f"cannot read {options.config!r}: {error.strerror}") from None
+        raise UsageError(f"cannot read {options.config!r}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise Complaint(f"cannot read {options.config!r}: it is not UTF-8, as a run's config.json is") from None
+        raise UsageError(f"cannot read {options.config!r}: it is not UTF-8, as a run's config.json is") from None

@@ -9,9 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ademamix.lab.optimizers import OPTIMIZERS
+
+if TYPE_CHECKING:
+    OptimizerName: TypeAlias = str
+else:  # for pydantic, which reads the names of the one list when this module is loaded
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 
 def _refuse_boolean(value: Any) -> Any:
@@ -121,7 +128,7 @@ class Images(Config):
 class Optimizer(Config):
     """An optimizer by name, its learning rate, and the other arguments of its constructor."""
 
-    name: Literal["adamw", "ademamix", "adamw-scheduled-beta1", "convex-mix", "ad3emamix", "aggmo", "admeta-s", "lion"]
+    name: OptimizerName
     lr: Rate
     settings: dict[str, Any] = {}
 

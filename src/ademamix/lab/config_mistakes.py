@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ademamix.lab.config import (
-    GPT,
-    Config,
-    ConstantThenLinear,
-    Cosine,
-    FollowBatch,
-    Images,
-    InjectBatch,
-    Mamba,
-    Optimizer,
-    Run,
-    Switch,
-    Text,
-    UpdateNorms,
-    ViT,
-)
+from ademamix.lab.config import Config, Optimizer, Run, Switch
 
 KINDS: dict[str, type[Config]] = {
-    "gpt": GPT,
-    "mamba": Mamba,
-    "vit": ViT,
-    "text": Text,
-    "images": Images,
-    "cosine": Cosine,
-    "constant": ConstantThenLinear,
-    "follow-batch": FollowBatch,
-    "inject-batch": InjectBatch,
-    "update-norms": UpdateNorms,
+    get_args(part.model_fields["kind"].annotation)[0]: part
+    for part in Config.__subclasses__()
+    if "kind" in part.model_fields
 }
 """The parts of a run that state their kind, by it."""
 
@@ -65,6 +43,7 @@ NOUNS = {
 def explain(error: ValidationError) -> str:
     """Say in a line for each mistake where it is, what may be and what was given.
 
+    >>> from ademamix.lab.config import GPT
     >>> try:
     ...     GPT(kind="gpt", width=0, layers=2, heads="two")
     ... except ValidationError as error:

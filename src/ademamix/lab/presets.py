@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ademamix.lab.config import GPT, Mamba, ViT
+from ademamix.lab.config import GPT, Mamba, Model, ViT
 
-PRESETS: dict[str, GPT | Mamba | ViT] = {
+PRESETS: dict[str, Model] = {
     "gpt-nano": GPT(kind="gpt", width=32, layers=2, heads=2, context=64),
     "gpt-tiny": GPT(kind="gpt", width=64, layers=3, heads=2, context=128),
     "gpt-mini": GPT(kind="gpt", width=128, layers=4, heads=4, context=128),

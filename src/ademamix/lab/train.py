@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ademamix.lab import data, models, probes
-from ademamix.lab.config import Mamba, Run
+from ademamix.lab.config import Run
 from ademamix.lab.data import Batch, Dataset, OnRead
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.optimizers import registry
@@ -285,7 +285,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int) -> int:
     >>> parts_of_a_batch(large, 32_000, LOGITS_BYTES), parts_of_a_batch(DEFAULT, 256, LOGITS_BYTES)
     (16, 1)
     """
-    if not isinstance(config.model, Mamba) and config.model.dropout:
+    if getattr(config.model, "dropout", 0.0):  # which not every model has
         return config.accumulate
     fit = max(1, logits_bytes // (BYTES_PER_LOGIT * models.logits_per_example(config.model, outputs)))
     enough = range(config.accumulate, config.batch + 1)

@@ -5,30 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ademamix.hyperparameters import BETAS
 from ademamix.lab.config import Optimizer, Run
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.report import tables
 from ademamix.lab.runs.record import Result
 
+if TYPE_CHECKING:
+    from ademamix.lab.runs.laboratory import Lab
+
 ROUNDS = 8  # of runs that a search may take
+SEED = 0
+"""Searches have a seed of their own: the seeds that a comparison reports must not have chosen its settings."""
 BETA2S = (0.9, 0.95, 0.99, 0.999, 0.9999)
-DEFAULT_BETAS: dict[str, tuple[float, ...]] = {
-    "adamw": BETAS,
-    "ademamix": BETAS,
-    "adamw-scheduled-beta1": (0.99, 0.999),
-    "convex-mix": BETAS,
-    "ad3emamix": (0.9, 0.999, 0.999, 0.9999),
-}
-"""The betas that constructors have by default, of the optimizers whose second one is that of squared gradients."""
 
 Runner = Callable[[Mapping[str, Run]], Mapping[str, Result]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search chooses; `beta2` is None where that is stated, or where there is none."""
+    """A choice of a search; `beta2` is None where it is stated, or where there is none."""
 
     lr: float
     beta2: float | None = None
@@ -39,7 +36,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The validation losses that were found, by choice; NaN of a run that diverged."""
+    """The validation losses that were found, by choice; NaN for a run that diverged."""
 
     losses: Mapping[Choice, float]
 
@@ -73,14 +70,45 @@ class Sweep:
         return []
 
 
+@dataclass(frozen=True)
+class Search:
+    """A search that is done: where each arm started, by name, and what was found for it."""
+
+    bases: Mapping[str, Run]
+    sweeps: Mapping[str, Sweep]
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """The bases with the best choices."""
+        return {name: with_choice(self.bases[name], found.best) for name, found in self.sweeps.items()}
+
+    def report(self, width: int) -> str:
+        """Lay out the losses that were found, under a heading."""
+        return f"Validation loss by learning rate and beta2, seed {SEED}:\n{table(self.sweeps, width)}"
+
+    def records(self) -> dict[str, Any]:
+        """Return what was run and found, for a JSON file."""
+        return records(self.bases, self.sweeps)
+
+
+def search(arms: Mapping[str, Run], lab: Lab, count: int, *, title: str = "", rounds: int = ROUNDS) -> Search:
+    """Find the best learning rate and beta2 of each arm, by name, with runs that `lab` carries out; see :func:`tune`.
+
+    `title` says in the progress shown what is being searched.
+    """
+    bases = {name: run.model_copy(update={"seed": SEED}) for name, run in arms.items()}
+    shown = f"{title + ': l' if title else 'L'}earning rates and beta2, on seed {SEED}, for each of {'; '.join(bases)}."
+    return Search(bases, tune(bases, count, lambda runs: lab.carry_out(runs, shown), rounds=rounds))
+
+
 def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROUNDS) -> dict[str, Sweep]:
-    """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs of each.
+    """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs.
 
     The search begins with `count` rates, a factor of two apart, with that of the base in the middle. Then the
     neighbours of the best are tried until all are worse: half and twice its rate, then, at the best rate, the values
-    of `BETA2S` beside its beta2, and where that moves beta2, the rates again. It ends after `rounds` in any case. An
-    optimizer with no beta2, or whose betas are stated, is searched in its rate alone. `run(runs)` carries out runs by
-    name and returns their results.
+    of `BETA2S` next to its beta2; if that moves beta2, the rates again. It ends after `rounds` in any case. For an
+    optimizer with no beta2, or whose betas are stated, only the rate is searched. `run(runs)` carries out runs by name
+    and returns their results.
     """
     losses: dict[str, dict[Choice, float]] = {name: {} for name in bases}
     wanted = {name: _first_choices(base.optimizer, count) for name, base in bases.items()}
@@ -104,15 +132,15 @@ def with_choice(base: Run, choice: Choice) -> Run:
     """Return a run with the learning rate and beta2 chosen; a beta2 that is the default is not written out."""
     optimizer = base.optimizer
     settings = dict(optimizer.settings)
-    betas = DEFAULT_BETAS.get(optimizer.name, ())
-    if choice.beta2 is not None and choice.beta2 != betas[1]:
+    betas = OPTIMIZERS[optimizer.name].betas
+    if choice.beta2 is not None and betas is not None and choice.beta2 != betas[1]:
         settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
     chosen = Optimizer(name=optimizer.name, lr=choice.lr, settings=settings)
     return base.model_copy(update={"optimizer": chosen})
 
 
 def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
-    """Return what was run and found, for a JSON file."""
+    """Return the bases and the losses that were found, for a JSON file."""
     return {
         name: {
             "run": bases[name].model_dump(mode="json", exclude_defaults=True),
@@ -127,7 +155,7 @@ def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, 
 
 
 def table(sweeps: Mapping[str, Sweep], width: int) -> str:
-    """Lay out what was found: for each name the losses by learning rate and beta2."""
+    """Lay out the losses of each name by learning rate and beta2."""
     parts = []
     for name, found in sweeps.items():
         rates = sorted({choice.lr for choice in found.losses})
@@ -144,20 +172,20 @@ def table(sweeps: Mapping[str, Sweep], width: int) -> str:
 
 
 def _reservation(sweep: Sweep) -> str:
-    """Say so where a better choice may lie outside of what was tried."""
+    """Say so if a better choice may lie outside the ones tried."""
     if not sweep.settled:
         return " (the search ended before all of its neighbours were tried)"
     return " (at the end of the list of beta2)" if sweep.best.beta2 in (BETA2S[0], BETA2S[-1]) else ""
 
 
 def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
-    stated = "betas" in optimizer.settings or optimizer.name not in DEFAULT_BETAS
-    beta2 = None if stated else DEFAULT_BETAS[optimizer.name][1]
+    betas = OPTIMIZERS[optimizer.name].betas
+    beta2 = None if betas is None or "betas" in optimizer.settings else betas[1]
     return [Choice(optimizer.lr * 2.0 ** (power - count // 2), beta2) for power in range(count)]
 
 
 def _beside(beta2: float | None) -> list[float]:
-    """Return the values of the list on both sides of `beta2`."""
+    """Return the values of `BETA2S` on both sides of `beta2`."""
     if beta2 is None:
         return []
     below, above = [b for b in BETA2S if b < beta2], [b for b in BETA2S if b > beta2]

@@ -1,4 +1,7 @@
-"""The same model, trained with several optimizers on the same batches: which ends lower, and how much sooner."""
+"""The same model, trained with several optimizers on the same batches: which ends lower, and how much sooner.
+
+Arms may differ in length. Each run then has a learning-rate schedule of its own length, with the warm-up of the base.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ademamix.lab.config import ConfigError, Optimizer, Run
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.runs.record import Result, RunFolder
 
 SMOOTHED_OVER = 10
@@ -20,13 +24,24 @@ SMOOTHED_OVER = 10
 
 @dataclass(frozen=True)
 class Arm:
-    """An optimizer of the comparison, and its runs, one for each seed."""
+    """An optimizer of the comparison, and its runs, one per seed."""
 
     name: str
-    optimizer: Optimizer
+    run: Run
+    """That of the first seed."""
     results: Sequence[Result]
     curves: Sequence[Mapping[int, float]]
     """Validation loss by step, for each seed."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer, as the config of its runs states it."""
+        return self.run.optimizer
+
+    @property
+    def steps(self) -> int:
+        """The length of its runs."""
+        return self.run.steps
 
     @property
     def losses(self) -> list[float]:
@@ -46,24 +61,24 @@ class Arm:
 
     @property
     def seconds_per_step(self) -> float:
-        """The mean time of a step; the fastest seed, for the others may have shared the machine with more."""
+        """The mean time of a step, of the fastest seed: the others may have shared the machine with more runs."""
         return min(result.seconds_per_step for result in self.results)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much lower or higher than the first arm another one ended, seed by seed."""
+    """How much lower or higher than another arm an arm ended, seed by seed."""
 
     by_seed: Sequence[float]
 
     @property
     def mean(self) -> float:
-        """The mean over the seeds; negative: lower than the first arm."""
+        """The mean over the seeds; negative: lower than the other arm."""
         return statistics.fmean(self.by_seed)
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation between seeds; None of a single one."""
+        """The standard deviation between seeds; None for a single one."""
         return statistics.stdev(self.by_seed) if len(self.by_seed) > 1 else None
 
     @property
@@ -83,7 +98,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms that were trained alike; the first is what the others are measured by."""
+    """Arms that were trained alike; the first is the one that the others are measured by."""
 
     base: Run
     arms: Sequence[Arm]
@@ -98,10 +113,34 @@ class Comparison:
         """How many runs each arm has."""
         return len(self.first.results)
 
+    @property
+    def lengths_differ(self) -> bool:
+        """Whether some arms are longer than others."""
+        return len({arm.steps for arm in self.arms}) > 1
+
+    @property
+    def longer_baselines(self) -> list[Arm]:
+        """Longer arms of the first arm's optimizer, the longest first: they show what more steps alone would gain."""
+        longer = [arm for arm in self.arms if arm.optimizer.name == self.first.optimizer.name]
+        return sorted((arm for arm in longer if arm.steps > self.first.steps), key=lambda arm: -arm.steps)
+
+    @property
+    def contenders(self) -> list[Arm]:
+        """The arms that are neither the first nor a longer run of its optimizer."""
+        baselines = {arm.name for arm in (self.first, *self.longer_baselines)}
+        return [arm for arm in self.arms if arm.name not in baselines]
+
+    def measured_by(self, arm: Arm) -> list[Arm]:
+        """Return the arms that `arm` is measured by, the hardest first: a contender also by the longest baseline."""
+        if arm.name == self.first.name:
+            return []
+        longest = self.longer_baselines[:1] if arm in self.contenders else []
+        return [*longest, self.first]
+
     def smoothed(self, arm: Arm) -> dict[int, float]:
         """Return the mean of each validation loss and those before it, over a tenth of the run."""
         steps, losses = list(arm.curve), list(arm.curve.values())
-        window = max(1, self.base.steps // self.base.validate_every // SMOOTHED_OVER)
+        window = max(1, arm.steps // self.base.validate_every // SMOOTHED_OVER)
         return {
             steps[last]: statistics.fmean(losses[last + 1 - window : last + 1])
             for last in range(window - 1, len(losses))
@@ -114,20 +153,20 @@ class Comparison:
         return end if math.isfinite(end + self.first.loss) else None
 
     def step_at_level(self, arm: Arm) -> int | None:
-        """Return the first step at which the smoothed curve is at :attr:`level`; of the first arm it may be early."""
+        """Return the first step at which the smoothed curve is at :attr:`level`, which may be early for the first arm.
+
+        None if it never is, and for an arm of another length than the first: its learning rate falls at other steps, so
+        where the curves cross says how the schedules differ.
+        """
         level = self.level
-        if level is None:
+        if level is None or arm.steps != self.first.steps:
             return None
         return next((step for step, loss in self.smoothed(arm).items() if loss <= level), None)
 
     def saved(self, arm: Arm) -> float | None:
-        """Return the share of steps that `arm` needs less than the first arm to the same level; None: not reached."""
+        """Return the share of the first arm's steps that `arm` saves on the way to the same level, if it gets there."""
         ours, theirs = self.step_at_level(arm), self.step_at_level(self.first)
         return None if ours is None or theirs is None else 1 - ours / theirs
-
-    def difference(self, arm: Arm) -> Difference | None:
-        """Return the differences to the first arm at the end; None if a run of either diverged."""
-        return difference(arm, self.first)
 
 
 def difference(ours: Arm, theirs: Arm) -> Difference | None:
@@ -136,63 +175,67 @@ def difference(ours: Arm, theirs: Arm) -> Difference | None:
     return Difference(by_seed) if all(map(math.isfinite, by_seed)) else None
 
 
-def plan(base: Run, optimizers: Iterable[Optimizer], seeds: Iterable[int]) -> dict[str, dict[int, Run]]:
-    """Return the runs by the optimizer's name and the seed; optimizers of the same name are told apart by settings.
+def arm_of(base: Run, optimizer: Optimizer, steps: int | None = None) -> Run:
+    """Return `base` with another optimizer and, if it is stated, another length; all else stays, the warm-up included.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
-    >>> optimizers = [DEFAULT.optimizer, OPTIMIZERS["ademamix"], Optimizer(name="ademamix", lr=2e-3)]
-    >>> runs = plan(DEFAULT, optimizers, seeds=[1, 2])
-    >>> {name: list(of_seed) for name, of_seed in runs.items()}
-    {'AdamW': [1, 2], 'AdEMAMix lr=0.004 weight_decay=0.1 alpha=8': [1, 2], 'AdEMAMix lr=0.002': [1, 2]}
+    >>> run = arm_of(DEFAULT, OPTIMIZERS["adamw"], steps=40_000)
+    >>> run.steps, run.schedule == DEFAULT.schedule
+    (40000, True)
     """
-    optimizers, seeds = list(optimizers), list(seeds)
-    for optimizer in optimizers:
-        if optimizers.count(optimizer) > 1:
-            raise ConfigError(f"{optimizer.described} is named twice: give optimizers that differ")
-    return {
-        _label(optimizer, [other for other in optimizers if other.name == optimizer.name]): {
-            seed: base.model_copy(update={"optimizer": optimizer, "seed": seed}) for seed in seeds
-        }
-        for optimizer in optimizers
-    }
+    return Run(**{**base.model_dump(), "optimizer": optimizer, "steps": steps or base.steps})
 
 
-def _label(optimizer: Optimizer, namesakes: Sequence[Optimizer]) -> str:
-    """Name an optimizer, with the settings that not all of its namesakes have."""
+def plan(arms: Iterable[Run], seeds: Iterable[int]) -> dict[str, dict[int, Run]]:
+    """Return the runs of each arm by its label and the seed; a label shows what tells the arm from the others.
 
-    def settings(one: Optimizer) -> dict[str, Any]:
-        return {"lr": one.lr, **one.settings}
+    >>> from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
+    >>> optimizers = [OPTIMIZERS["adamw"], OPTIMIZERS["ademamix"], Optimizer(name="ademamix", lr=2e-3)]
+    >>> runs = plan([arm_of(DEFAULT, optimizer) for optimizer in optimizers], seeds=[1, 2])
+    >>> {label: list(of_seed) for label, of_seed in runs.items()}
+    {'AdamW': [1, 2], 'AdEMAMix lr=0.004 weight_decay=0.1 alpha=8': [1, 2], 'AdEMAMix lr=0.002': [1, 2]}
+    >>> list(plan([DEFAULT, arm_of(DEFAULT, OPTIMIZERS["adamw"], steps=40_000)], seeds=[1]))
+    ['AdamW in 20,000 steps', 'AdamW in 40,000 steps']
+    """
+    arms, seeds = list(arms), list(seeds)
+    for arm in arms:
+        if arms.count(arm) > 1:
+            raise ConfigError(f"{arm.optimizer.described} is named twice: give optimizers that differ")
+    return {_label(arm, arms): {seed: arm.model_copy(update={"seed": seed}) for seed in seeds} for arm in arms}
 
+
+def _label(arm: Run, arms: Sequence[Run]) -> str:
+    """Name an arm: its optimizer, the settings that tell it from namesakes as long, its length if lengths differ."""
+
+    def settings(one: Run) -> dict[str, Any]:
+        return {"lr": one.optimizer.lr, **one.optimizer.settings}
+
+    namesakes = [one for one in arms if (one.optimizer.name, one.steps) == (arm.optimizer.name, arm.steps)]
     shown = [
-        f"{name}={value}"
-        for name, value in settings(optimizer).items()
+        f"{name}={value}".replace(" ", "")
+        for name, value in settings(arm).items()
         if any(settings(other).get(name) != value for other in namesakes)
     ]
-    return " ".join([spelled(optimizer.name), *shown])
-
-
-def spelled(name: str) -> str:
-    """Return an optimizer's name as the papers write it.
-
-    >>> spelled("ademamix")
-    'AdEMAMix'
-    """
-    return {"adamw": "AdamW", "ademamix": "AdEMAMix"}.get(name, name)
+    length = [f"in {arm.steps:,} steps"] if any(other.steps != arm.steps for other in arms) else []
+    return " ".join([OPTIMIZERS[arm.optimizer.name].display, *shown, *length])
 
 
 def labelled(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Run]:
-    """Return the runs under the names that progress is shown by, the seeds in turn."""
-    several = any(len(of_seed) > 1 for of_seed in runs.values())
-    pairs = [(seed, name, run) for name, of_seed in runs.items() for seed, run in of_seed.items()]
-    return {f"{name}, seed {seed}" if several else name: run for seed, name, run in sorted(pairs, key=lambda p: p[0])}
+    """Return the runs by the labels under which their progress is shown, seed after seed."""
+    pairs = [(seed, name) for name, of_seed in runs.items() for seed in of_seed]
+    return {_run_label(runs, name, seed): runs[name][seed] for seed, name in sorted(pairs, key=lambda pair: pair[0])}
+
+
+def _run_label(runs: Mapping[str, Mapping[int, Run]], name: str, seed: int) -> str:
+    return f"{name}, seed {seed}" if any(len(of_seed) > 1 for of_seed in runs.values()) else name
 
 
 def folder_name(runs: Mapping[str, Mapping[int, Run]]) -> str:
-    """Return a name for what comes of a comparison: of what, and a hash of its runs.
+    """Return a name for the folder of a comparison: its model, data and length, and a hash of its runs.
 
-    >>> from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
-    >>> folder_name(plan(DEFAULT, OPTIMIZERS.values(), seeds=[1]))[:-8]
-    'gpt-stdlib-10000-steps-'
+    >>> from ademamix.lab.comparison.defaults import DEFAULT
+    >>> folder_name(plan([DEFAULT], seeds=[1]))[:-8]
+    'gpt-stdlib-20000-steps-'
     """
     keys = [run.key for of_seed in runs.values() for run in of_seed.values()]
     run = next(run for of_seed in runs.values() for run in of_seed.values())
@@ -201,17 +244,18 @@ def folder_name(runs: Mapping[str, Mapping[int, Run]]) -> str:
     return f"{run.model.kind}-{source or 'data'}-{run.steps}-steps-{digest}"
 
 
-def read_arms(runs: Mapping[str, Mapping[int, Run]], root: Path) -> list[Arm]:
-    """Read the records of finished runs."""
-    return [_read_arm(name, list(of_seed.values()), root) for name, of_seed in runs.items()]
+def read_arms(runs: Mapping[str, Mapping[int, Run]], results: Mapping[str, Result], root: Path) -> list[Arm]:
+    """Return the arms with their curves; `results` are those of the runs that :func:`labelled` returned."""
+    return [
+        Arm(
+            name,
+            next(iter(of_seed.values())),
+            [results[_run_label(runs, name, seed)] for seed in of_seed],
+            [_curve(RunFolder(root, run)) for run in of_seed.values()],
+        )
+        for name, of_seed in runs.items()
+    ]
 
 
-def _read_arm(name: str, runs: Sequence[Run], root: Path) -> Arm:
-    results, curves = [], []
-    for run in runs:
-        folder = RunFolder(root, run)
-        result = folder.result()
-        assert result is not None, f"{name} is not finished"
-        results.append(result)
-        curves.append({row["step"]: row["validation_loss"] for row in folder.metrics() if "validation_loss" in row})
-    return Arm(name, runs[0].optimizer, results, curves)
+def _curve(folder: RunFolder) -> dict[int, float]:
+    return {row["step"]: row["validation_loss"] for row in folder.metrics() if "validation_loss" in row}

@@ -1,4 +1,4 @@
-"""What came of a comparison, as a picture, and as the numbers in it."""
+"""The outcome of a comparison as a picture, and the numbers in it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAME = "compare"
 
 
 def kept_or_drawn(comparison: Comparison, folder: Path) -> list[Path]:
-    """Return the picture's files in `folder`; they are drawn only if they are not there or show other numbers.
+    """Return the picture's files in `folder`; they are drawn only if they are missing or show other numbers.
 
-    The numbers are beside them in compare.json, written last: where they are the same, the picture is that of now.
+    The numbers are beside them in compare.json, which is written last: if they are the same, the picture is current.
     """
     files = [folder / f"{NAME}.{kind}" for kind in ("png", "svg")]
     numbers = folder / f"{NAME}.json"
@@ -62,7 +62,7 @@ def draw(comparison: Comparison) -> Figure:
     if comparison.level is not None:
         axes.axhline(comparison.level, color="0.6", linewidth=0.8)
     saving = [arm for arm in comparison.arms[1:] if (comparison.saved(arm) or 0) > 0]
-    if len(saving) == 1:  # of several the arrows would cross; the report has their steps
+    if len(saving) == 1:  # several arrows would cross; the report has the steps
         _mark_saving(axes, comparison, saving[0])
     ended = [arm for arm in comparison.arms if math.isfinite(arm.loss)]
     figures.show_ends(axes, [arm.curve for arm in ended or comparison.arms])
@@ -78,7 +78,7 @@ def _mark_saving(axes: Axes, comparison: Comparison, arm: Arm) -> None:
     assert step is not None
     assert level is not None
     axes.annotate(
-        f"smoothed, as low as {comparison.first.name} at its end:\nstep {step:,}, {comparison.saved(arm):.0%} fewer",
+        f"smoothed, reaches {comparison.first.name}'s last loss\nat step {step:,}: {comparison.saved(arm):.0%} fewer",
         (step, level),
         xytext=(0.03, 0.06),
         textcoords="axes fraction",

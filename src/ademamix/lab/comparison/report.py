@@ -1,11 +1,11 @@
-"""What came of a comparison, in words: a table, a conclusion that claims no more than the seeds show, and reasons."""
+"""The outcome of a comparison in words: a result that claims no more than the seeds show, a table, and reasons."""
 
 from __future__ import annotations
 
 import math
 
 from ademamix.hyperparameters import BETAS
-from ademamix.lab.comparison.arms import Arm, Comparison, Difference
+from ademamix.lab.comparison.arms import Arm, Comparison, Difference, difference
 from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
 from ademamix.lab.config import Optimizer
 from ademamix.lab.report import tables
@@ -19,106 +19,131 @@ ONE_SEED = (
 
 
 def report(comparison: Comparison, *, tuned: bool, width: int) -> str:
-    """Lay out what came of a comparison for a width; `tuned`: its settings were searched for it."""
-    prose = (conclusion(comparison), reasons(comparison, tuned=tuned))
-    return "\n\n".join([table(comparison, width), *(tables.wrapped(text, width) for text in prose)])
+    """Lay out the outcome of a comparison for a width, the result first; `tuned`: its settings were searched for it."""
+    prose = "\n".join(filter(None, [details(comparison), reasons(comparison, tuned=tuned)]))
+    return "\n\n".join(
+        [tables.wrapped(result(comparison), width), table(comparison, width), tables.wrapped(prose, width)]
+    )
 
 
 def table(comparison: Comparison, width: int) -> str:
-    """Lay out the numbers."""
-    first, others = comparison.first, comparison.arms[1:]
-    rows = {f"validation loss after {comparison.base.steps:,} steps": [_loss(arm) for arm in comparison.arms]}
+    """Lay out the numbers, and under them the settings that all arms share."""
+    first, arms = comparison.first, comparison.arms
+    after = "at the end" if comparison.lengths_differ else f"after {first.steps:,} steps"
+    rows = {f"validation loss {after}": [_loss(arm) for arm in arms]}
     if comparison.seeds > 1:
-        differences = [comparison.difference(arm) for arm in others]
-        rows[f"  difference to {first.name}, mean of {comparison.seeds} seeds"] = ["", *map(_signed, differences)]
-        rows["  its standard deviation between seeds"] = ["", *map(_spread, differences)]
-        rows[f"  lower than {first.name}, of {comparison.seeds} seeds"] = ["", *(_lower(arm, first) for arm in others)]
+        for reference in (*comparison.longer_baselines[:1], first):
+            rows[f"difference to {reference.name}, ± SD"] = [_difference(comparison, arm, reference) for arm in arms]
     rows |= {
-        f"steps to {first.name}'s last loss, smoothed": [_reached(comparison, arm) for arm in comparison.arms],
-        "time of a step, ms": [f"{1e3 * arm.seconds_per_step:.1f}" for arm in comparison.arms],
-        "optimizer state, bytes per parameter": [_bytes(arm.results[0]) for arm in comparison.arms],
-        "learning rate": [f"{arm.optimizer.lr:g}" for arm in comparison.arms],
-        "settings": [_settings(arm.optimizer) for arm in comparison.arms],
+        f"steps to the loss of {first.name}, smoothed": [_reached(comparison, arm) for arm in arms],
+        "ms per step": [f"{1e3 * arm.seconds_per_step:.1f}" for arm in arms],
+        "state, bytes per parameter": [_bytes(arm.results[0]) for arm in arms],
+        "lr": [f"{arm.optimizer.lr:g}" for arm in arms],
     }
-    columns = [(arm.name, [cells[number] for cells in rows.values()]) for number, arm in enumerate(comparison.arms)]
-    return tables.laid_out(list(rows), columns, width)
+    settings = [_settings(arm.optimizer) for arm in arms]
+    shared = [setting for setting in settings[0] if all(setting in own for own in settings)]
+    rows["settings"] = [
+        " ".join(setting for setting in own if setting not in shared and setting not in arm.name.split())
+        for arm, own in zip(arms, settings, strict=True)
+    ]
+    shown = {label: cells for label, cells in rows.items() if any(cells)}
+    columns = [(arm.name, [cells[number] for cells in shown.values()]) for number, arm in enumerate(arms)]
+    laid_out = tables.laid_out(list(shown), columns, width)
+    note = tables.wrapped(f"all with {', '.join(shared)}", width)
+    return f"{laid_out}\n{note}" if shared else laid_out
 
 
-def conclusion(comparison: Comparison) -> str:
-    """Say the result in a line for each arm but the first, and how far seeds bear it out."""
-    first = comparison.first
-    if not math.isfinite(first.loss):
-        return f"{first.name} diverged: there is nothing to measure the others by."
-    lines = [_sentence(comparison, arm) for arm in comparison.arms[1:]]
-    if comparison.seeds == 1 and lines:
+def _difference(comparison: Comparison, arm: Arm, reference: Arm) -> str:
+    """Return how an arm did against `reference`; nothing if it is not measured by it."""
+    if reference not in comparison.measured_by(arm):
+        return ""
+    found = difference(arm, reference)
+    if found is None:
+        return "diverged"
+    return f"{found.mean:+.4f} ± {found.spread:.4f} ({found.lower} of {comparison.seeds} lower)"
+
+
+def result(comparison: Comparison) -> str:
+    """Say the result in a line per contender: against the longest run of the first arm's optimizer."""
+    arms = comparison.contenders or comparison.longer_baselines
+    lines = [_sentence(comparison, arm, comparison.measured_by(arm)[0]) for arm in arms]
+    return "\n".join(lines) or f"{comparison.first.name} ended at {_loss(comparison.first)}."
+
+
+def details(comparison: Comparison) -> str:
+    """Say how the arms did against the first one, where that is not the result, and what one seed is worth."""
+    lines = [
+        _sentence(comparison, arm, comparison.first) for arm in comparison.contenders if comparison.longer_baselines
+    ]
+    if comparison.contenders:
+        lines += [_sentence(comparison, arm, comparison.first) for arm in comparison.longer_baselines]
+    if comparison.seeds == 1 and len(comparison.arms) > 1:
         lines.append(ONE_SEED)
     return "\n".join(lines)
 
 
-def _sentence(comparison: Comparison, arm: Arm) -> str:
-    first, difference = comparison.first, comparison.difference(arm)
-    if difference is None:
-        return f"{arm.name} diverged, so it did not end below {first.name} ({_loss(first)})."
-    sooner = _sooner(comparison, arm)
-    if difference.mean < 0:
-        ended = f"{arm.name} ended {-difference.mean:.4f} below {first.name}"
-    else:
-        ended = f"{arm.name} did not end below {first.name} ({_loss(arm)} against {_loss(first)})"
-    return f"{ended}{seeds_in_words(difference)}.{sooner}{doubt(difference)}"
+def _sentence(comparison: Comparison, arm: Arm, reference: Arm) -> str:
+    if not math.isfinite(reference.loss):
+        return f"{reference.name} diverged: there is nothing to measure {arm.name} by."
+    found = difference(arm, reference)
+    if found is None:
+        return f"{arm.name} diverged, so it did not end below {reference.name} ({_loss(reference)})."
+    where = "below" if found.mean < 0 else "above"
+    ended = f"{arm.name} ended {abs(found.mean):.4f} {where} {reference.name} ({_loss(arm)} against {_loss(reference)})"
+    sooner = _sooner(comparison, arm) if reference is comparison.first else ""
+    return f"{ended}{seeds_in_words(found)}.{sooner}{doubt(found)}"
 
 
-def seeds_in_words(difference: Difference) -> str:
-    """Say how far the seeds agree, to follow the mean difference; nothing of one seed.
+def seeds_in_words(found: Difference) -> str:
+    """Say how far the seeds agree, to follow the mean difference; nothing for one seed.
 
     >>> seeds_in_words(Difference([-0.05, -0.04, 0.01]))
-    ' in the mean of 3 seeds, lower on 2 of them; their differences have a standard deviation of 0.0321'
+    ' on average over 3 seeds, lower on 2 of them; the differences have a standard deviation of 0.0321'
     """
-    if difference.spread is None:
+    if found.spread is None:
         return ""
     return (
-        f" in the mean of {len(difference.by_seed)} seeds, lower on {difference.lower} of them; their differences have "
-        f"a standard deviation of {difference.spread:.4f}"
+        f" on average over {len(found.by_seed)} seeds, lower on {found.lower} of them; the differences have "
+        f"a standard deviation of {found.spread:.4f}"
     )
 
 
-def doubt(difference: Difference) -> str:
-    """Say so where several seeds differ as much as the arms do."""
-    if difference.spread is None or not difference.may_be_chance:
+def doubt(found: Difference) -> str:
+    """Say so if several seeds differ as much as the arms do."""
+    if found.spread is None or not found.may_be_chance:
         return ""
-    return " Seeds differ so much that this may be chance: more of them would tell."
+    return " The seeds differ so much that this may be chance: more of them would tell."
 
 
 def _sooner(comparison: Comparison, arm: Arm) -> str:
-    """Say how much sooner an arm was as low as the first; nothing if it was not."""
+    """Say how much sooner than the first arm an arm was as low; nothing if it was not."""
     saved, step = comparison.saved(arm), comparison.step_at_level(arm)
     if saved is None or step is None or saved <= 0:
         return ""
-    return (
-        f" With both curves smoothed over a tenth of the run, it was as low as {comparison.first.name} at its end "
-        f"after {step:,} steps: {saved:.0%} fewer."
-    )
+    return f" It was as low after {step:,} steps, {saved:.0%} fewer, with both curves smoothed over a tenth of the run."
 
 
 def reasons(comparison: Comparison, *, tuned: bool) -> str:
     """Say why the settings are what they are."""
     base, arms, lines = comparison.base, comparison.arms, []
-    beta3 = beta3_for_horizon(base.steps, BETAS[0])
-    if any(_follows_horizon(arm.optimizer) for arm in arms) and BETAS[0] < beta3 < PAPER_BETA3:
-        lines.append(
-            f"AdEMAMix's beta3 = {beta3:.5g} is the rule for {base.steps:,} steps, 1 - 1/(0.04 steps): a memory of "
-            f"{1 / (1 - beta3):,.0f} steps. alpha and beta3 rise over the whole run, as in the paper."
-        )
+    for steps in sorted({arm.steps for arm in arms if _follows_horizon(arm.optimizer)}):
+        beta3 = beta3_for_horizon(steps, BETAS[0])
+        if BETAS[0] < beta3 < PAPER_BETA3:
+            lines.append(
+                f"AdEMAMix's beta3 = {beta3:.5g} is the rule for {steps:,} steps, 1 - 1/(0.04 steps): a memory of "
+                f"{1 / (1 - beta3):,.0f} steps. alpha and beta3 rise over the whole run, as in the paper."
+            )
     if tuned:
-        lines.append("The learning rates, and beta2 where it was not stated, were the best of the sweep above.")
+        lines.append("The learning rates, and beta2 where it was not stated, were the best of the search.")
     elif base == DEFAULT and all(arm.optimizer == OPTIMIZERS.get(arm.optimizer.name) for arm in arms):
         lines.append(
-            "The learning rates were the best of a sweep at this length, with beta2 = 0.999 "
+            "The learning rates were the best of a sweep of each at its length, with beta2 = 0.999 "
             "(benchmarks/results/compare_sweep.json)."
         )
     else:
         lines.append(
-            "The learning rates were not tuned for this comparison: --tune finds each optimizer's own best, and its "
-            "beta2."
+            "The learning rates were not tuned for this comparison: --tune finds the best one for each optimizer, and "
+            "its beta2."
         )
     return "\n".join(lines)
 
@@ -130,19 +155,9 @@ def _loss(arm: Arm) -> str:
     return "diverged" if diverged else f"{arm.loss:.4f}"
 
 
-def _signed(difference: Difference | None) -> str:
-    return "diverged" if difference is None else f"{difference.mean:+.4f}"
-
-
-def _spread(difference: Difference | None) -> str:
-    return "" if difference is None or difference.spread is None else f"{difference.spread:.4f}"
-
-
-def _lower(arm: Arm, first: Arm) -> str:
-    return str(sum(ours < theirs for ours, theirs in zip(arm.losses, first.losses, strict=True)))
-
-
 def _reached(comparison: Comparison, arm: Arm) -> str:
+    if arm.steps != comparison.first.steps:
+        return ""
     if comparison.level is None:
         return "diverged" if arm is comparison.first else ""
     step, saved = comparison.step_at_level(arm), comparison.saved(arm)
@@ -163,5 +178,5 @@ def _follows_horizon(optimizer: Optimizer) -> bool:
     return optimizer.name == "ademamix" and not chosen & set(optimizer.settings) and pair
 
 
-def _settings(optimizer: Optimizer) -> str:
-    return " ".join(f"{name}={value}".replace(" ", "") for name, value in optimizer.settings.items()) or "defaults"
+def _settings(optimizer: Optimizer) -> list[str]:
+    return [f"{name}={value}".replace(" ", "") for name, value in optimizer.settings.items()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ademamix.lab.config import GPT, Images, Mamba, Text, ViT
+from ademamix.lab.config import Images, Model, Text, ViT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +77,7 @@ def fingerprint(config: Text | Images, cache: Path) -> str:
 def load(
     config: Text | Images,
     *,
-    model: GPT | Mamba | ViT,
+    model: Model,
     batch: int,
     seed: int,
     cache: Path,

@@ -1,8 +1,8 @@
-"""The models of the lab: Hugging Face's GPT-2, Mamba and ViT; presets.py has their sizes."""
+"""The models of the lab: each kind is built by the module of its name; presets.py has their sizes."""
 
 from __future__ import annotations
 
-import math
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ademamix.lab.config import GPT, Mamba, ViT
+from ademamix.lab.config import Model, ViT
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all of its models
     from transformers import PreTrainedModel
@@ -19,7 +19,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """What a run's parameters can be."""
 
 
-def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
+def build_model(config: Model, outputs: int) -> PreTrainedModel:
     """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
 
     >>> from ademamix.lab.presets import PRESETS
@@ -27,80 +27,8 @@ def build_model(config: GPT | Mamba | ViT, outputs: int) -> PreTrainedModel:
     >>> model.num_parameters()
     174656
     """
-    match config:
-        case GPT():
-            return _build_gpt(config, outputs)
-        case Mamba():
-            return _build_mamba(config, outputs)
-        case ViT():
-            return _build_vit(config, outputs)
-
-
-def _build_gpt(config: GPT, vocabulary: int) -> PreTrainedModel:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocabulary,
-            n_positions=config.context,
-            n_embd=config.width,
-            n_layer=config.layers,
-            n_head=config.heads,
-            activation_function="gelu_pytorch_tanh",  # the function of GPT-2's gelu_new, in one kernel
-            resid_pdrop=config.dropout,
-            embd_pdrop=config.dropout,
-            attn_pdrop=config.dropout,
-            tie_word_embeddings=True,
-            use_cache=False,
-            bos_token_id=None,  # GPT-2's own, 50256, is outside of other vocabularies
-            eos_token_id=None,
-        )
-    )
-
-
-def _build_mamba(config: Mamba, vocabulary: int) -> PreTrainedModel:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    from ademamix.lab.models.mamba_scan import use_cpu_scan
-
-    model = MambaForCausalLM(
-        MambaConfig(
-            vocab_size=vocabulary,
-            hidden_size=config.width,
-            num_hidden_layers=config.layers,
-            state_size=config.state,
-            expand=config.expansion,
-            initializer_range=0.02,  # as in the Mamba paper's code; the library's default is 0.1
-            tie_word_embeddings=False,
-            use_cache=False,
-            pad_token_id=None,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    )
-    with torch.no_grad():  # as in the paper's code; the library's own option also rescales what from_pretrained loads
-        for name, parameter in model.named_parameters():
-            if name.endswith("out_proj.weight"):
-                parameter.div_(math.sqrt(config.layers))
-    use_cpu_scan(model)
-    return model
-
-
-def _build_vit(config: ViT, classes: int) -> PreTrainedModel:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    settings = ViTConfig(
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=4 * config.width,
-        hidden_dropout_prob=config.dropout,  # not on the attention's weights, as in the ViT paper
-        image_size=config.image,
-        patch_size=config.patch,
-        num_channels=config.channels,
-    )
-    settings.num_labels = classes
-    return ViTForImageClassification(settings)
+    built: PreTrainedModel = importlib.import_module(f"{__name__}.{config.kind}").build(config, outputs)
+    return built
 
 
 def logits(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -109,7 +37,7 @@ def logits(model: nn.Module, inputs: Tensor) -> Tensor:
     return result
 
 
-def logits_per_example(config: GPT | Mamba | ViT, outputs: int) -> int:
+def logits_per_example(config: Model, outputs: int) -> int:
     """Return how many logits a model computes for a window of text or an image.
 
     >>> from ademamix.lab.presets import PRESETS

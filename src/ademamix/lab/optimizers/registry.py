@@ -1,9 +1,10 @@
-"""The optimizers that a run can name: built from a config, switched in the middle of a run."""
+"""Builds the optimizers that a run can name, and switches between them in the middle of a run."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import pkgutil
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -13,64 +14,52 @@ import torch
 from ademamix import AdEMAMix, hyperparameters
 from ademamix.lab.config import ConfigError, Optimizer, Run
 from ademamix.lab.models import DTYPES
-from ademamix.lab.optimizers.baselines import AdMetaS, AggMo, Lion
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.stepping import check_precision, checked_betas
-from ademamix.lab.optimizers.variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
 from ademamix.pytorch.step import fastest
 
 Made = TypeVar("Made")
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "ademamix": AdEMAMix,
-    "adamw-scheduled-beta1": AdamWScheduledBeta1,
-    "convex-mix": ConvexMix,
-    "ad3emamix": Ad3EMAMix,
-    "aggmo": AggMo,
-    "admeta-s": AdMetaS,
-    "lion": Lion,
-}
-HAVE_BETA3 = ("ademamix", "convex-mix")
 
 
 def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: int) -> torch.optim.Optimizer:
     """Construct the optimizer that `config` names, for a run of `total_steps`.
 
     Its settings are the arguments of the constructor. One with schedules is given `total_steps`, unless the settings
-    state it; AdEMAMix and the convex mix take a `beta3` of its own beside a pair of betas. What a group has of its own,
-    such as a weight decay of 0, stays.
+    state it; AdEMAMix and the convex mix accept a separate `beta3` beside a pair of betas. Settings of a group's own,
+    such as a weight decay of 0, stay.
 
     >>> config = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0, "beta3": 0.99})
     >>> optimizer = build(config, [{"params": [torch.ones(2)], "weight_decay": 0.0}], total_steps=1000)
     >>> [optimizer.param_groups[0][name] for name in ("betas", "total_steps", "weight_decay")]
     [(0.9, 0.999, 0.99), 1000, 0.0]
     """
-    constructor = OPTIMIZERS[config.name]
-    allowed = _arguments(constructor) - {"params", "lr", "differentiable"}
-    beta3 = {"beta3"} if config.name in HAVE_BETA3 else set()
-    settings = _settings(config, constructor, allowed | beta3, total_steps)
+    make = constructor(config.name)
+    allowed = _arguments(make) - {"params", "lr", "differentiable"}
+    beta3 = {"beta3"} if OPTIMIZERS[config.name].takes_beta3 else set()
+    settings = _settings(config, make, allowed | beta3, total_steps)
     if "beta3" in settings:
         settings["betas"] = _with_beta3(settings.get("betas", hyperparameters.BETAS), settings.pop("beta3"))
     if config.name == "adamw" and "betas" in settings:  # a third one would raise at the first step only
         settings["betas"] = _constructed(config, lambda: checked_betas(settings["betas"], count=2))
-    optimizer = _constructed(config, lambda: constructor(groups, lr=config.lr, **settings))
+    optimizer = _constructed(config, lambda: make(groups, lr=config.lr, **settings))
     if isinstance(optimizer, torch.optim.AdamW):
         _refuse_low_precision(optimizer, config)
         _fuse(optimizer)
     return optimizer
 
 
-def default_rate(name: str) -> float:
-    """Return the learning rate that the constructor of an optimizer has by default.
+def constructor(name: str) -> Callable[..., torch.optim.Optimizer]:
+    """Import the class of an optimizer.
 
-    >>> default_rate("lion")
-    0.0001
+    >>> constructor("lion").__name__
+    'Lion'
     """
-    return float(inspect.signature(OPTIMIZERS[name]).parameters["lr"].default)
+    found: Callable[..., torch.optim.Optimizer] = pkgutil.resolve_name(OPTIMIZERS[name].constructor)
+    return found
 
 
 def check(config: Run) -> None:
-    """Construct the optimizers of a run for no more than a number: what is wrong with them is said before it begins.
+    """Construct the optimizers of a run for a single number, so that mistakes in them are reported before it begins.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> wrong = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": -1})

@@ -29,6 +29,7 @@ from ademamix.lab.comparison.arms import Arm
 from ademamix.lab.comparison.defaults import WEIGHT_DECAY
 from ademamix.lab.comparison.report import doubt, seeds_in_words
 from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.recipes import Scale, report
 from ademamix.lab.report import figures, tables
@@ -172,7 +173,7 @@ def _runs(setting: Setting) -> dict[str, Run]:
     base = setting.base
     lengths = [(setting.adamw, steps) for steps in (base.steps, *setting.longer)]
     return {
-        f"{arms.spelled(optimizer.name)}, {steps:,} steps": base.model_copy(
+        f"{OPTIMIZERS[optimizer.name].display}, {steps:,} steps": base.model_copy(
             update={"optimizer": optimizer, "steps": steps}
         )
         for optimizer, steps in [*lengths, (setting.ademamix, base.steps)]
@@ -194,8 +195,8 @@ def _trained(setting: Setting, runs: dict[str, Run], lab: Lab) -> Panel:
     planned = {
         name: {seed: run.model_copy(update={"seed": seed}) for seed in setting.seeds} for name, run in runs.items()
     }
-    lab.carry_out(arms.labelled(planned), f"{setting.title}: training.")
-    *adamw, ademamix = arms.read_arms(planned, lab.options.runs)
+    results = lab.carry_out(arms.labelled(planned), f"{setting.title}: training.")
+    *adamw, ademamix = arms.read_arms(planned, results, lab.options.runs)
     return Panel(setting, adamw, ademamix)
 
 

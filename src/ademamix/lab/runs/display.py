@@ -1,4 +1,4 @@
-"""Live progress of several runs: bars on a terminal, a line for each every few seconds elsewhere."""
+"""Live progress of several runs: bars on a terminal; elsewhere a line for each, every few seconds."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Display:
         self._live.stop()
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
-        """Show how far the runs are: a line that stays for each that has finished, below it those that run."""
+        """Show how far the runs are: a line that stays for each finished one, and those in progress below."""
         for name, status in statuses.items():
             while status.notices:
                 self._print(f"{name}: {status.notices.pop(0)}")
         finished = {name for name, status in statuses.items() if status.result is not None}
-        if self._finished is None:  # what was finished before is no news, unless it is all there is
+        if self._finished is None:  # runs that were finished before are no news, unless there are no others
             self._finished = finished if len(finished) < len(statuses) else set()
         new = [name for name in statuses if name in finished - self._finished]
         self._finished |= finished
@@ -99,9 +99,9 @@ def _console() -> Console:
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
-            """Go quiet: who watched the runs does so no longer, which is no reason to end them, as rich would."""
+            """Go quiet: nobody watches the runs any more, which is no reason to end them, as rich would."""
             self.quiet = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what is left to flush at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for the rest that is flushed at the end
 
     return Quiet(stderr=True)
 
@@ -111,7 +111,7 @@ def _begun(status: Status) -> bool:
 
 
 def _row(name: str, status: Status, names: int, width: int) -> RenderableType:
-    """Lay out a run: in one line with a bar, or where that does not fit, in several without."""
+    """Lay out a run in one line with a bar or, if that does not fit, in several without."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.progress_bar import ProgressBar
@@ -158,13 +158,13 @@ def describe(status: Status) -> str:
 
 
 def total(statuses: Mapping[str, Status], processes: int) -> str:
-    """Say how many runs are done, and about how long all of them take.
+    """Say how many runs are done, and about how long the others take.
 
-    A run that has not begun is taken to be as fast as those that have.
+    A run that has not begun is assumed to be as fast as those that have.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> from ademamix.lab.runs.execution import Progress
-    >>> half = Progress(step=5_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
+    >>> half = Progress(step=10_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
     >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
     >>> total(runs, processes=2)
     '0 of 3 runs done, about 3:20 left in all'
@@ -184,7 +184,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
 
 
 def _seconds_per_step(status: Status, progress: Progress) -> float:
-    """Return the time of a step with its share of validations and checkpoints, as far as it is known."""
+    """Return the time per step with its share of validations and checkpoints, as far as that is known."""
     return progress.seconds_left / status.steps_left if status.steps_left else 1 / progress.steps_a_second
 
 

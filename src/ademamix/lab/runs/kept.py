@@ -1,4 +1,4 @@
-"""The runs that a folder keeps: of what they are, how far they are, how large and how old."""
+"""The runs that a folder keeps: what they train, how far they are, how large and how old."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ademamix.lab.comparison.arms import spelled
 from ademamix.lab.config import ConfigError, Optimizer, Run, Text
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.report import tables
 from ademamix.lab.runs.record import RunError, RunFolder, open_folder
 
@@ -28,7 +28,7 @@ class KeptRun:
 
     path: Path
     config: Run | None
-    """None if it cannot be read, as that of another version."""
+    """None if it cannot be read, for example because another version wrote it."""
     state: str
     """How it ended or how far it is, in words."""
     in_use: bool
@@ -76,7 +76,7 @@ def remove(run: KeptRun) -> None:
 
 
 def table(runs: Sequence[KeptRun], width: int) -> str:
-    """Lay runs out, a row for each."""
+    """Lay runs out, one per row."""
     now = time.time()
     rows = [[run.key, _words(run.config), run.state, size(run.size), age(now - run.changed)] for run in runs]
     return tables.in_rows(["key", "run", "state", "size", "age"], rows, width)
@@ -107,7 +107,7 @@ def age(seconds: float) -> str:
 def _read(path: Path) -> KeptRun:
     files = _files(path)
     in_use = _in_use(path)
-    config, state = None, "cannot be read: it may be of another version"
+    config, state = None, "cannot be read: another version may have written it"
     with contextlib.suppress(ConfigError, OSError, UnicodeError):
         folder = open_folder(path)
         config, state = folder.config, _state(folder, in_use)
@@ -122,11 +122,11 @@ def _read(path: Path) -> KeptRun:
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    """Return size and time of the files in a folder; a run that is carried out may remove some meanwhile."""
+    """Return size and time of the files in a folder; a run in progress may remove some meanwhile."""
     found = []
     for file in path.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
-            if file.name != "lock":  # who looks whether it is held changes its time
+            if file.name != "lock":  # looking whether it is held changes its time
                 found.append(file.lstat())
     return found
 
@@ -156,14 +156,14 @@ def _in_use(path: Path) -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
-    except OSError:  # of somebody else: who may not lock it may not remove it either
+    except OSError:  # somebody else's: whoever may not lock it may not remove it either
         return False
     lock.release()
     return False
 
 
 def _words(config: Run | None) -> str:
-    """Say of what a run is."""
+    """Say what a run trains, and on what."""
     if config is None:
         return "?"
     model, data = config.model, config.data
@@ -182,4 +182,4 @@ def _words(config: Run | None) -> str:
 
 def _optimizer(optimizer: Optimizer) -> str:
     settings = " ".join(f"{name}={value}".replace(" ", "") for name, value in optimizer.settings.items())
-    return " ".join(filter(None, [spelled(optimizer.name), f"lr={optimizer.lr:g}", settings]))
+    return " ".join(filter(None, [OPTIMIZERS[optimizer.name].display, f"lr={optimizer.lr:g}", settings]))

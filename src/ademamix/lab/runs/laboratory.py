@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ademamix.lab.config import Run
 from ademamix.lab.runs.display import Display
 from ademamix.lab.runs.execution import Options, processes_on
-from ademamix.lab.runs.record import Result, RunFolder
-from ademamix.lab.runs.runner import run_all
+from ademamix.lab.runs.record import Result
+from ademamix.lab.runs.runner import kept_results, run_all
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,22 @@ class Lab:
     processes: int | None = None
     threads: int = 1
 
-    def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
-        """Carry out the runs that are not finished, and return the results of all by name."""
-        finished = [name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is not None]
-        if len(finished) == len(runs):
-            return run_all(runs, self.options)
-        if finished:
-            title += f"\nTrained before, and not again: {'; '.join(finished)}."
+    def kept(self, runs: Mapping[str, Run]) -> dict[str, Result]:
+        """Return the results of those runs that are finished, by name."""
+        return kept_results(runs, self.options)
+
+    def carry_out(
+        self, runs: Mapping[str, Run], title: str, *, kept: Mapping[str, Result] | None = None
+    ) -> dict[str, Result]:
+        """Carry out the runs that are not finished, and return the results of all by name.
+
+        `kept` is what :meth:`kept` returned, for callers that have asked already.
+        """
+        if kept is None:
+            kept = self.kept(runs)
+        if len(kept) == len(runs):
+            return run_all(runs, self.options, kept=kept)
+        if kept:
+            title += f"\nTrained before, and not again: {'; '.join(kept)}."
         with Display(title, self.processes or processes_on(self.options.device)) as display:
-            return run_all(runs, self.options, processes=self.processes, threads=self.threads, watch=display)
+            return run_all(runs, self.options, kept=kept, processes=self.processes, threads=self.threads, watch=display)

@@ -80,10 +80,17 @@ class _Event:
     line: str | None
 
 
+def kept_results(runs: Mapping[str, Run], options: Options) -> dict[str, Result]:
+    """Return the results of those runs that are finished, by name."""
+    results = {name: RunFolder(options.runs, config).result() for name, config in runs.items()}
+    return {name: result for name, result in results.items() if result is not None}
+
+
 def run_all(
     runs: Mapping[str, Run],
     options: Options,
     *,
+    kept: Mapping[str, Result] | None = None,
     processes: int | None = None,
     threads: int = 1,
     watch: Callable[[Mapping[str, Status]], None] = lambda statuses: None,
@@ -91,10 +98,13 @@ def run_all(
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
     By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins, and
-    that all have the same data as soon as one has begun. `watch(statuses)` is called about twice a second.
+    that all have the same data as soon as one has begun. `watch(statuses)` is called about twice a second. `kept` is
+    what :func:`kept_results` returned, for callers that have asked already.
     """
+    if kept is None:
+        kept = kept_results(runs, options)
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
-    statuses = {name: Status(config, result=folders[name].result()) for name, config in runs.items()}
+    statuses = {name: Status(config, result=kept.get(name)) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
     events: queue.Queue[_Event] = queue.Queue()
     with (
