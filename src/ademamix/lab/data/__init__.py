@@ -88,6 +88,7 @@ def load(
     Meanwhile `on_read(count, wanted)` is told how far it is.
 
     >>> import tempfile
+    >>> from ademamix.lab.config import GPT
     >>> model = GPT(kind="gpt", width=64, layers=2, heads=2, context=64)
     >>> with tempfile.TemporaryDirectory() as cache:
     ...     data = load(Text(kind="text"), model=model, batch=8, seed=0, cache=Path(cache))
