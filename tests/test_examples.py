@@ -24,7 +24,7 @@ def blocks_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", filter(blocks_of, PAGES), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", list(filter(blocks_of, PAGES)), ids=lambda page: page.name)
 def test_python_in_the_documentation(page, monkeypatch):
     """The blocks of a page are one program, run where a reader would be: in the checkout."""
     monkeypatch.chdir(ROOT)
