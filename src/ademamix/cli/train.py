@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
     import torch
 
     from ademamix.lab import train
-    from ademamix.lab.optimizers import registry
+    from ademamix.lab.optimizers import transitions
     from ademamix.lab.runs import notices
     from ademamix.lab.runs.display import Display
     from ademamix.lab.runs.record import RunFolder
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     with complaints_of_the_lab():
         config = _config(options)
         how = execution(options)
-        registry.check(config)
+        transitions.check(config)
         status, name = Status(config), config.optimizer.name
         before = " (it was trained before)" if RunFolder(how.runs, config).result() is not None else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
