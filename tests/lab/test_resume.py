@@ -62,7 +62,7 @@ def test_killed_at_a_random_moment(
     run = process(DELICATE, tmp_path, save_every)
     _wait_for_steps(run, tmp_path, moment.randrange(1, 180))
     if trial < WHILE_SAVING:
-        _freeze_while_there_is(".checkpoint.part", run, tmp_path)
+        _freeze_while_there_is("checkpoints/.checkpoint.part", run, tmp_path)
     elif trial < WHILE_SAVING + WHILE_FINISHING:
         _freeze_while_there_is(".model.part", run, tmp_path)
     else:
