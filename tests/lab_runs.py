@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, UpdateNorms
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.probes import UpdateNorms
 from ademamix.lab.runs.record import Result, RunFolder
 from ademamix.lab.train import Options, train
 

@@ -17,7 +17,7 @@ from ademamix import AdEMAMix
 from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.baselines import AdMetaS, AggMo, Lion
-from ademamix.lab.optimizers.registry import build
+from ademamix.lab.optimizers.construction import build
 from ademamix.lab.optimizers.variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
 from baseline_equations import ad3emamix, adamw_scheduled_beta1, admeta_s, aggmo, convex_mix, lion
 

@@ -42,10 +42,10 @@ def _mistake(**changes: Any) -> str:
         ({"autocast": "perhaps"}, "autocast must be true or false, got 'perhaps'"),
         ({"parameters": "fp8"}, "parameters must be fp32 or bf16, got 'fp8'"),
         ({"data": {"source": 3}}, "data.source must be text, got 3"),
-        ({"probes": [{"kind": "count"}]}, "probes.0.kind must be follow-batch, inject-batch or "),
+        ({"probes": [{"kind": "count"}]}, "probes.0.kind must be follow-batch, follow-training-batch, inject"),
         ({"probes": [{"kind": "inject-batch"}]}, "probes.0.step is missing"),
         ({"probes": 3}, "probes must be a list, got 3"),
-        ({"switch": {"step": 3, "optimiser": 1}}, "switch has no setting 'optimiser': it takes step, optimizer"),
+        ({"phases": [{"step": 3, "optimiser": 1}]}, "phases.0 has no setting 'optimiser': it takes step, optimizer"),
         ({"batch": 3, "accumulate": 2}, "batch must be a multiple of accumulate, got 3 and 2"),
     ],
 )  # fmt: skip

@@ -157,11 +157,11 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     with folder.locked():
         pass
-    (folder.path / ".checkpoint.part").write_bytes(b"half")
+    (folder.path / "checkpoints").mkdir(exist_ok=True)
+    (folder.path / "checkpoints" / ".checkpoint.part").write_bytes(b"half")
     (folder.path / ".model.part").mkdir()
     with folder.locked():
-        assert not list(folder.path.glob("*.part"))
-        assert not list(folder.path.glob(".*.part"))
+        assert not list(folder.path.rglob("*.part"))
 
 
 def _hold(folder: RunFolder, held: Event) -> None:
@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="What was saved before is intact"):
             folder.save_checkpoint(2, {"x": torch.ones(100_000)})
         assert (folder.load_checkpoint() or (None,))[0] == 1
-        assert not list(folder.path.glob(".*.part"))
+        assert not list(folder.path.rglob("*.part"))
 
 
 @pytest.mark.usefixtures("_small_disk")
@@ -237,7 +237,7 @@ def test_a_full_disk_at_the_end_keeps_the_checkpoints(tmp_path: Path) -> None:
             folder.finish(result, lambda path: models.save(model, path))
         assert folder.result() is None
         assert (folder.load_checkpoint() or (None,))[0] == 1
-        assert not list(folder.path.glob(".*.part"))
+        assert not list(folder.path.rglob("*.part"))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ademamix import AdEMAMix
 from ademamix.lab import config, data, models
 from ademamix.lab import train as train_module
-from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Switch, Text, UpdateNorms, ViT, read
+from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Text, ViT, read
 from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.probes import UpdateNorms
 from ademamix.lab.runs import pace
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import Options, Training, train
@@ -130,7 +131,7 @@ def test_dropout_differs_from_step_to_step(tmp_path: Path) -> None:
 
 def test_a_switch_goes_on_with_the_other_optimizer(tmp_path: Path) -> None:
     adamw = changed(TINY, optimizer=Optimizer(name="adamw", lr=1e-2))
-    switched = changed(adamw, switch=Switch(step=12, optimizer=Optimizer(name="ademamix", lr=1e-2)))
+    switched = adamw.then(12, Optimizer(name="ademamix", lr=1e-2))
     before, after = _rows(adamw, tmp_path), _rows(switched, tmp_path)
     same = [row for row in before if row["step"] <= 12]
     assert same == after[: len(same)]
@@ -282,8 +283,9 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
         ({"model": {"kind": "gpt", "width": 10, "heads": 3, "layers": 1}}, "multiple of heads"),
         ({"data": {"kind": "images"}}, "cannot be trained on images"),
         ({"batch": 3, "accumulate": 2}, "multiple of accumulate"),
-        ({"switch": {"step": 24, "optimizer": {"name": "adamw", "lr": 1e-3}}}, "before the last step"),
-        ({"switch": {"step": 2, "optimizer": {"name": "lion", "lr": 1e-3}}}, "got ademamix to lion"),
+        ({"phases": [{"step": 24, "optimizer": {"name": "adamw", "lr": 1e-3}}]}, "before the last step"),
+        ({"phases": [{"step": 2, "optimizer": {"name": "adamw", "lr": 1e-3}}] * 2}, "one after another"),
+        ({"phases": [{"step": 2}]}, "changes nothing"),
         ({"probes": [{"kind": "follow-batch", "every": 1}]}, "raise held_out_batches"),
         ({"probes": [{"kind": "update-norms", "span": 25}]}, "would begin at step 25 of 24"),
         ({"dropout": 0.1}, "dropout"),

@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     import torch
 
     from ademamix.lab import train
-    from ademamix.lab.optimizers import registry
+    from ademamix.lab.optimizers import transitions
     from ademamix.lab.runs import notices
     from ademamix.lab.runs.display import Display
     from ademamix.lab.runs.runner import Status, kept_results
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     with lab_errors_explained():
         config = _config(options)
         how = execution_options(options)
-        registry.check(config)
+        transitions.check(config)
         status, name = Status(config), config.optimizer.name
         before = " (trained before)" if kept_results({name: config}, how) else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:

@@ -11,29 +11,17 @@ import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from ademamix.lab.fields import Config, NotNegative, Positive, Rate, RateOrZero, Share, Whole
 from ademamix.lab.optimizers import OPTIMIZERS
+from ademamix.lab.probes import Probe
 
 if TYPE_CHECKING:
     OptimizerName: TypeAlias = str
 else:  # for pydantic, which reads the names of the one list when this module is loaded
     OptimizerName = Literal[tuple(OPTIMIZERS)]
 
-
-def _refuse_boolean(value: Any) -> Any:
-    if isinstance(value, bool):  # which would be taken for 0 or 1
-        raise ValueError("this must be a number, not a truth value")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_refuse_boolean)]
-Real = Annotated[float, BeforeValidator(_refuse_boolean)]
-Positive = Annotated[Whole, Field(gt=0)]
-NotNegative = Annotated[Whole, Field(ge=0)]
-Rate = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
-RateOrZero = Annotated[Real, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[Real, Field(ge=0, lt=1)]
 Part = TypeVar("Part", bound="Config")
 
 FORMAT = 2
@@ -44,12 +32,6 @@ VALIDATION_SHARE = 0.1
 """Of the time of a run, as far as :func:`validation_interval` chooses it."""
 VALIDATION_COST = 0.31
 """The time to validate on an example over that to train on it: a forward pass over a step (gpt-tiny on a CPU)."""
-
-
-class Config(BaseModel):
-    """A part of a run: frozen, and without fields that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class GPT(Config):
@@ -130,7 +112,7 @@ class Optimizer(Config):
 
     name: OptimizerName
     lr: Rate
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies it)
 
     @field_validator("settings", mode="after")
     @classmethod
@@ -171,42 +153,27 @@ class ConstantThenLinear(Config):
     final: RateOrZero = 0.0
 
 
-class Switch(Config):
-    """After `step` steps another optimizer goes on with what AdamW and AdEMAMix have in common."""
-
-    step: Positive
-    optimizer: Optimizer
-
-
-class FollowBatch(Config):
-    """Record the loss on a batch that was taken out of the training data."""
-
-    kind: Literal["follow-batch"]
-    batch: NotNegative = 0
-    every: Positive
-
-
-class InjectBatch(Config):
-    """Train on a batch that was taken out, in place of the batch of this step (counted from 1)."""
-
-    kind: Literal["inject-batch"]
-    batch: NotNegative = 0
-    step: Positive
-
-
-class UpdateNorms(Config):
-    """Record, after every `span` steps, the norm of what these have added to the parameters."""
-
-    kind: Literal["update-norms"]
-    span: Positive = 1000
-
-
-SWITCHES = (("adamw", "ademamix"), ("ademamix", "adamw"))
-
 Model = Annotated[GPT | Mamba | ViT, Field(discriminator="kind")]
 Data = Annotated[Text | Images, Field(discriminator="kind")]
 Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
-Probe = Annotated[FollowBatch | InjectBatch | UpdateNorms, Field(discriminator="kind")]
+
+
+class Phase(Config):
+    """After `step` steps the run continues with another optimizer or learning-rate schedule, or with both.
+
+    An optimizer takes over the averages and clocks that it has in common with the one before. A schedule counts the
+    steps of the whole run.
+    """
+
+    step: Positive
+    optimizer: Optimizer | None = None
+    schedule: Schedule | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Phase:
+        if self.optimizer is None and self.schedule is None:
+            raise ValueError(f"the phase from step {self.step} changes nothing: give an optimizer or a schedule")
+        return self
 
 
 class Run(Config):
@@ -240,8 +207,17 @@ class Run(Config):
     """How many windows of text, or images, a validation looks at, whatever the batch; all, if there are fewer."""
     record_every: Positive = 10
     """The training loss is recorded as its mean over this many steps."""
-    switch: Switch | None = None
+    phases: tuple[Phase, ...] = ()
+    """What changes in mid-run, in the order of the steps."""
     probes: tuple[Probe, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_switch(cls, fields: Any) -> Any:
+        """Take a `switch`, which is what a single phase with another optimizer was called in version 0.1."""
+        if isinstance(fields, dict) and fields.get("switch") is not None:
+            fields = {**fields, "phases": [fields["switch"]]}
+        return {name: value for name, value in fields.items() if name != "switch"} if "switch" in fields else fields
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Run:
@@ -249,30 +225,30 @@ class Run(Config):
             raise ValueError(f"a model of kind {self.model.kind!r} cannot be trained on {self.data.kind}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch must be a multiple of accumulate, got {self.batch} and {self.accumulate}")
-        if self.switch is not None:
-            self._check_switch(self.switch)
+        self._check_phases()
         decay = self.schedule.decay if isinstance(self.schedule, ConstantThenLinear) else 0
         if self.schedule.warmup + decay > self.steps:
             raise ValueError(
                 f"warm-up and decay must fit into the {self.steps} steps of a run, got {self.schedule.warmup} + {decay}"
             )
         for probe in self.probes:
-            if isinstance(probe, FollowBatch | InjectBatch) and probe.batch >= self.data.held_out_batches:
+            if probe.held_out_batches > self.data.held_out_batches:
                 raise ValueError(
-                    f"the probe {probe.kind} names batch {probe.batch}, but only {self.data.held_out_batches} are held "
-                    "out: raise held_out_batches of the data"
+                    f"the probe {probe.kind} needs {probe.held_out_batches} held-out batches, got "
+                    f"{self.data.held_out_batches}: raise held_out_batches of the data"
                 )
-            if (first := _first_step(probe)) > self.steps:
-                raise ValueError(f"the probe {probe.kind} would begin at step {first} of {self.steps}: let it act")
+            if probe.first_step > self.steps:
+                raise ValueError(
+                    f"the probe {probe.kind} would begin at step {probe.first_step} of {self.steps}: let it act"
+                )
         return self
 
-    def _check_switch(self, switch: Switch) -> None:
-        if switch.step >= self.steps:
-            raise ValueError(f"the switch must come before the last step, {self.steps}, got step {switch.step}")
-        pair = (self.optimizer.name, switch.optimizer.name)
-        if pair not in SWITCHES:
-            may_be = " or ".join(f"{old} to {new}" for old, new in SWITCHES)
-            raise ValueError(f"a run can switch from {may_be}, got {pair[0]} to {pair[1]}")
+    def _check_phases(self) -> None:
+        steps = [phase.step for phase in self.phases]
+        if sorted(set(steps)) != steps or (steps and steps[-1] >= self.steps):
+            raise ValueError(
+                f"phases must begin one after another and before the last step, {self.steps}, got steps {steps}"
+            )
 
     @property
     def key(self) -> str:
@@ -281,7 +257,27 @@ class Run(Config):
         Without the defaults, so that a field that is added to this class later does not rename the runs of today.
         """
         fields = {"format": FORMAT, **self.model_dump(mode="json", exclude_defaults=True)}
+        if len(self.phases) == 1 and self.phases[0].schedule is None:  # as version 0.1 named it
+            (fields["switch"],) = fields.pop("phases")
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+    def then(self, step: int, optimizer: Optimizer | None = None, schedule: Schedule | None = None) -> Run:
+        """Return the run that continues with another optimizer or schedule after `step` steps.
+
+        >>> from ademamix.lab.comparison.defaults import DEFAULT
+        >>> DEFAULT.then(5000, Optimizer(name="ademamix", lr=4e-3)).phases[0].step
+        5000
+        """
+        return self.changed(phases=(*self.phases, Phase(step=step, optimizer=optimizer, schedule=schedule)))
+
+    def changed(self, **fields: Any) -> Run:
+        """Return the run with other values of some fields, checked like any run.
+
+        >>> from ademamix.lab.comparison.defaults import DEFAULT
+        >>> DEFAULT.changed(seed=3).seed
+        3
+        """
+        return Run(**{name: getattr(self, name) for name in type(self).model_fields} | fields)
 
 
 def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMPLES) -> int:
@@ -294,17 +290,6 @@ def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMP
     """
     affordable = int(VALIDATION_SHARE * steps * batch / (VALIDATION_COST * examples))
     return math.ceil(steps / max(1, min(MOST_VALIDATIONS, affordable)))
-
-
-def _first_step(probe: FollowBatch | InjectBatch | UpdateNorms) -> int:
-    """Return the first step at which a probe does something."""
-    match probe:
-        case FollowBatch():
-            return probe.every
-        case InjectBatch():
-            return probe.step
-        case UpdateNorms():
-            return probe.span
 
 
 class ConfigError(ValueError):

@@ -7,13 +7,17 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ademamix.lab.config import Config, Optimizer, Run, Switch
+from ademamix.lab.config import Data, Model, Optimizer, Phase, Run, Schedule
+from ademamix.lab.fields import Config
+from ademamix.lab.probes import Probe
 
-KINDS: dict[str, type[Config]] = {
-    get_args(part.model_fields["kind"].annotation)[0]: part
-    for part in Config.__subclasses__()
-    if "kind" in part.model_fields
-}
+
+def _kinds(union: Any) -> dict[str, type[Config]]:
+    """Return the parts of a union that states its kind, by it."""
+    return {get_args(part.model_fields["kind"].annotation)[0]: part for part in get_args(get_args(union)[0])}
+
+
+KINDS = {kind: part for union in (Model, Data, Schedule, Probe) for kind, part in _kinds(union).items()}
 """The parts of a run that state their kind, by it."""
 
 LIMITS = {
@@ -85,8 +89,9 @@ def _in_plain_words(mistake: ErrorDetails) -> str:
 
 def _owner(place: tuple[int | str, ...]) -> type[Config]:
     """Return the class that a field which it does not have was given to."""
-    owners: dict[str, type[Config]] = {"optimizer": Optimizer, "switch": Switch, **KINDS}
-    return owners.get(str(place[-2]), Run) if len(place) > 1 else Run
+    owners: dict[str, type[Config]] = {"optimizer": Optimizer, "phases": Phase, **KINDS}
+    names = [str(part) for part in place[:-1] if not isinstance(part, int)]
+    return owners.get(names[-1], Run) if names else Run
 
 
 def _one_of(quoted: str) -> str:

@@ -1,133 +1,162 @@
-"""What can look into a run, or step into it: callbacks of the training loop.
+"""Probes look into a run, or step into it: callbacks of the training loop, named in the config of a run.
 
-What a probe keeps from one step to the next is in the checkpoint, so that a run that was killed continues with it.
+A probe has settings and no state. What it keeps from one step to the next is in a memory, which is a part of the
+checkpoint, so that a run that was killed continues with it. A new probe is a class here, and its name in `Probe`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from ademamix.lab import config
-from ademamix.lab.data import Batch
+from ademamix.lab.fields import Config, NotNegative, Positive
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a config is read without torch
+    from ademamix.lab.data import Batch
     from ademamix.lab.train import Training
 
-
-class Probe(Protocol):
-    """Called around each step; `training.step` is the number of steps done."""
-
-    def batch(self, training: Training, batch: Batch) -> Batch:
-        """Return what the coming step trains on."""
-        ...
-
-    def before(self, training: Training) -> Any:
-        """Look at the run before the optimizer's step, with its gradients; what this returns goes to `after`."""
-        ...
-
-    def after(self, training: Training, seen: Any) -> dict[str, float]:
-        """Look at the run after the step, and return what to record."""
-        ...
-
-    def state(self) -> Any:
-        """Return what the probe keeps, for a checkpoint."""
-        ...
-
-    def restore(self, state: Any) -> None:
-        """Continue with what :meth:`state` returned."""
-        ...
+Memory = dict[str, Any]
 
 
-class _Nothing:
-    """A probe that does nothing, for the others to change one part of."""
+class _Probe(Config):
+    """A probe that does nothing, for others to change a part of; `training.step` is the number of steps done."""
 
-    def batch(self, training: Training, batch: Batch) -> Batch:
+    @property
+    def first_step(self) -> int:
+        """The step, counted from 1, that it acts in or records after for the first time."""
+        return 1
+
+    @property
+    def held_out_batches(self) -> int:
+        """How many batches the data must hold out for it."""
+        return 0
+
+    def chosen_batch(self, training: Training, batch: Batch) -> Batch:
+        """Return what the coming step trains on in place of `batch`."""
         return batch
 
-    def before(self, training: Training) -> Any:
-        return None
+    def before_step(self, training: Training, memory: Memory) -> None:
+        """Look at the run before the optimizer's step, with its gradients."""
 
-    def after(self, training: Training, seen: Any) -> dict[str, float]:
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
+        """Look at the run after the step, and return what to record."""
         return {}
 
-    def state(self) -> Any:
-        return None
 
-    def restore(self, state: Any) -> None:
-        pass
+class FollowBatch(_Probe):
+    """Record the loss on a batch that was held out of the training data."""
 
+    kind: Literal["follow-batch"]
+    batch: NotNegative = 0
+    every: Positive
 
-class FollowBatch(_Nothing):
-    """Records the loss on a held-out batch."""
+    @property
+    def first_step(self) -> int:
+        """The first multiple of `every`."""
+        return self.every
 
-    def __init__(self, settings: config.FollowBatch) -> None:
-        self._settings = settings
+    @property
+    def held_out_batches(self) -> int:
+        """All up to its own."""
+        return self.batch + 1
 
-    def after(self, training: Training, seen: Any) -> dict[str, float]:
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
         """Return the loss on the batch, if this step is one of those that count."""
-        if training.step % self._settings.every:
+        if training.step % self.every:
             return {}
-        index = self._settings.batch
-        return {f"loss_on_batch_{index}": training.loss_on(training.data.held_out(index))}
+        return {f"loss_on_batch_{self.batch}": training.loss_on(training.data.held_out(self.batch))}
 
 
-class InjectBatch(_Nothing):
-    """Puts a held-out batch into the training data, at one step."""
+class FollowTrainingBatch(_Probe):
+    """Record the loss on the batch that the run trains on at `step` (counted from 1), from just before to `until`.
 
-    def __init__(self, settings: config.InjectBatch) -> None:
-        self._settings = settings
+    Reference: figure app_forgetting of the paper.
+    """
 
-    def batch(self, training: Training, batch: Batch) -> Batch:
+    kind: Literal["follow-training-batch"]
+    step: Positive
+    every: Positive = 1
+    until: Positive | None = None
+    """The last step that is recorded; None: to the end of the run."""
+
+    @property
+    def first_step(self) -> int:
+        """The step before the one that trains on the batch, if there is one."""
+        return max(1, self.step - 1)
+
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
+        """Return the loss on the batch, if this step is one of those that count."""
+        since = training.step - self.first_step
+        if since < 0 or since % self.every or (self.until is not None and training.step > self.until):
+            return {}
+        return {f"loss_on_training_batch_{self.step}": training.loss_on(training.data.batch(self.step - 1))}
+
+
+class InjectBatch(_Probe):
+    """Train on a batch that was held out, in place of the batch of this step (counted from 1)."""
+
+    kind: Literal["inject-batch"]
+    batch: NotNegative = 0
+    step: Positive
+
+    @property
+    def first_step(self) -> int:
+        """The only one that it changes."""
+        return self.step
+
+    @property
+    def held_out_batches(self) -> int:
+        """All up to its own."""
+        return self.batch + 1
+
+    def chosen_batch(self, training: Training, batch: Batch) -> Batch:
         """Return the held-out batch at its step."""
-        return training.data.held_out(self._settings.batch) if training.step + 1 == self._settings.step else batch
+        return training.data.held_out(self.batch) if training.step + 1 == self.step else batch
 
 
-class UpdateNorms(_Nothing):
-    r"""Records :math:`\|\theta^{(t+n)} - \theta^{(t)}\|_2` of n = `span` consecutive updates, at step t + n.
+class UpdateNorms(_Probe):
+    r"""Record, after every `span` steps, :math:`\|\theta^{(t+n)} - \theta^{(t)}\|_2`, n being the span.
 
     Weight decay is included, and t is every multiple of n. One copy of the parameters is kept meanwhile.
 
     Reference: the paper's appendix, "Miscellaneous results", figure exploding-norm (a), with n = 1000.
     """
 
-    def __init__(self, settings: config.UpdateNorms) -> None:
-        self._span = settings.span
-        self._origin: list[Tensor] = []
+    kind: Literal["update-norms"]
+    span: Positive = 1000
 
-    def before(self, training: Training) -> Any:
+    @property
+    def first_step(self) -> int:
+        """The end of the first span."""
+        return self.span
+
+    def before_step(self, training: Training, memory: Memory) -> None:
         """Keep the parameters, if a span begins here."""
-        if training.step % self._span == 0:
-            self._origin = [parameter.detach().clone() for parameter in training.model.parameters()]
+        if training.step % self.span == 0:
+            memory["origin"] = [parameter.detach().clone() for parameter in training.model.parameters()]
 
-    def after(self, training: Training, seen: Any) -> dict[str, float]:
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
         """Return the norm of the change, if a span ends here."""
-        if training.step % self._span:
+        if training.step % self.span:
             return {}
+        from torch.nn.utils import get_total_norm
+
         changes = [
             parameter.detach().float() - origin.float()
-            for parameter, origin in zip(training.model.parameters(), self._origin, strict=True)
+            for parameter, origin in zip(training.model.parameters(), memory["origin"], strict=True)
         ]
-        return {f"norm_of_{self._span}_updates": torch.nn.utils.get_total_norm(changes).item()}
-
-    def state(self) -> Any:
-        """Return the parameters that the span began with."""
-        return self._origin
-
-    def restore(self, state: Any) -> None:
-        """Take them back."""
-        self._origin = state
+        return {f"norm_of_{self.span}_updates": get_total_norm(changes).item()}
 
 
-PROBES: dict[type[config.Config], Any] = {
-    config.FollowBatch: FollowBatch,
-    config.InjectBatch: InjectBatch,
-    config.UpdateNorms: UpdateNorms,
-}
+Probe = Annotated[FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms, Field(discriminator="kind")]
+"""Every probe that a config can name."""
 
 
-def build(settings: tuple[config.Config, ...]) -> list[Probe]:
-    """Return the probes that a config names."""
-    return [PROBES[type(part)](part) for part in settings]
+def memory_of(kept: Any) -> Memory:
+    """Return what a checkpoint has of a probe's memory; version 0.1 kept the parameters of `UpdateNorms` bare.
+
+    >>> memory_of({"origin": []}), memory_of(None), memory_of([])
+    ({'origin': []}, {}, {'origin': []})
+    """
+    return kept if isinstance(kept, dict) else {} if kept is None else {"origin": kept}

@@ -11,20 +11,21 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from ademamix.lab import data, models, probes
-from ademamix.lab.config import Run
+from ademamix.lab.config import Phase, Run
 from ademamix.lab.data import Batch, Dataset, OnRead
 from ademamix.lab.learning_rate import learning_rate
-from ademamix.lab.optimizers import registry
+from ademamix.lab.optimizers import construction, transitions
 from ademamix.lab.optimizers.memory import state_bytes
 from ademamix.lab.runs import environment, sinks
+from ademamix.lab.runs.beginnings import Beginnings
 from ademamix.lab.runs.execution import LOGITS_BYTES, Options, Progress
 from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.runs.pace import Pace, Saves
@@ -44,13 +45,15 @@ class Training:
         self.config, self.data, self._device = config, dataset, torch.device(device)
         self.step = 0
         self.seconds = 0.0
-        self.probes = probes.build(config.probes)
+        self._memories: list[probes.Memory] = [{} for _ in config.probes]
         torch.manual_seed(config.seed)
         self.model = models.build_model(config.model, dataset.outputs)
         nn.Module.to(self.model, self._device, models.DTYPES[config.parameters])
         self._parameters = list(self.model.parameters())
-        self.optimizer = registry.build(config.optimizer, models.parameter_groups(self.model), total_steps=config.steps)
-        self._peak = config.optimizer.lr
+        self.optimizer = construction.build(
+            config.optimizer, models.parameter_groups(self.model), total_steps=config.steps
+        )
+        self._peak, self._schedule = config.optimizer.lr, config.schedule
         self._loss_sum = torch.zeros((), device=self._device)
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes)
         # of the model and the data alone: with another size the loss would be rounded differently
@@ -61,11 +64,12 @@ class Training:
         """Take a step, and return what there is to record after it."""
         config = self.config
         start = time.perf_counter()
-        if config.switch is not None and self.step == config.switch.step:
-            self._switch()
+        for phase in config.phases:
+            if phase.step == self.step:
+                self._begin(phase)
         batch = self.data.batch(self.step)
-        for probe in self.probes:
-            batch = probe.batch(self, batch)
+        for probe in config.probes:
+            batch = probe.chosen_batch(self, batch)
         self.seed_step()
         if not self.model.training:  # the call visits every module
             self.model.train()
@@ -74,10 +78,11 @@ class Training:
             loss.backward()
             self._loss_sum += loss.detach()
         norm = None if config.clip is None else torch.nn.utils.clip_grad_norm_(self._parameters, config.clip)
-        rate = learning_rate(config.schedule, self._peak, self.step + 1, config.steps)
+        rate = learning_rate(self._schedule, self._peak, self.step + 1, config.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        seen = [probe.before(self) for probe in self.probes]
+        for probe, memory in zip(config.probes, self._memories, strict=True):
+            probe.before_step(self, memory)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -88,8 +93,8 @@ class Training:
                 row["gradient_norm"] = norm.item()
             self._loss_sum.zero_()
         self.seconds += time.perf_counter() - start
-        for probe, memory in zip(self.probes, seen, strict=True):
-            row |= probe.after(self, memory)
+        for probe, memory in zip(config.probes, self._memories, strict=True):
+            row |= probe.after_step(self, memory)
         return row
 
     def seed_step(self) -> None:
@@ -129,32 +134,34 @@ class Training:
             "step": self.step,
             "loss_sum": self._loss_sum,
             "seconds": self.seconds,
-            "probes": [probe.state() for probe in self.probes],
+            "probes": self._memories,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        switch = self.config.switch
-        if switch is not None and state["step"] > switch.step:
-            self._switch()
+        """Continue from a checkpoint."""
+        for phase in self.config.phases:
+            if phase.step < state["step"]:
+                self._begin(phase)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
         self._loss_sum = state["loss_sum"]
-        for probe, kept in zip(self.probes, state["probes"], strict=True):
-            probe.restore(kept)
+        self._memories = [probes.memory_of(kept) for kept in state["probes"]]
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         batch = self._placed(batch)
         with self._autocast():
             return models.cross_entropy(models.logits(self.model, batch.inputs), batch.targets)
 
-    def _switch(self) -> None:
-        switch = self.config.switch
-        assert switch is not None
-        left = self.config.steps - switch.step
-        self.optimizer = registry.switch(self.optimizer, switch.optimizer, total_steps=left)
-        self._peak = switch.optimizer.lr
+    def _begin(self, phase: Phase) -> None:
+        if phase.optimizer is not None:
+            groups = models.parameter_groups(self.model)
+            self.optimizer = transitions.switch(
+                self.optimizer, phase.optimizer, groups, step=phase.step, steps=self.config.steps
+            )
+            self._peak = phase.optimizer.lr
+        if phase.schedule is not None:
+            self._schedule = phase.schedule
 
     def _placed(self, batch: Batch) -> Batch:
         inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
@@ -170,11 +177,16 @@ def train(
     config: Run,
     options: Options,
     *,
+    keep_at: Collection[int] = (),
     report: Callable[[Progress], None] = lambda progress: None,
     on_wait: Callable[[], None] | None = None,
     on_read: OnRead = lambda count, wanted: None,
 ) -> Result:
-    """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again."""
+    """Carry a run to its end, from where it stands, and return its result; a finished run is not trained again.
+
+    After the steps `keep_at` its state is kept for other runs that begin in the same way. If another has done so
+    before, this run continues from there.
+    """
     folder = RunFolder(options.runs, config)
     if (result := folder.result()) is not None:
         environment.check_kept([folder], options.data)
@@ -192,23 +204,35 @@ def train(
         )
         environment.check_data(folder, dataset.fingerprint)
         with _memory_explained():
-            return _carry_out(config, dataset, folder, options, report)
+            return _carry_out(config, dataset, folder, options, _Watch(report, frozenset(keep_at)))
 
 
-def _carry_out(
-    config: Run, dataset: Dataset, folder: RunFolder, options: Options, report: Callable[[Progress], None]
-) -> Result:
+class _Watch(NamedTuple):
+    """What others want of a run while it is trained."""
+
+    report: Callable[[Progress], None]
+    keep_at: frozenset[int]
+
+
+def _carry_out(config: Run, dataset: Dataset, folder: RunFolder, options: Options, watch: _Watch) -> Result:
     training = Training(config, dataset, options.device, options.logits_bytes)
+    rows: list[dict[str, Any]] = []  # recorded before this run left the path of another
     if (saved := folder.load_checkpoint(options.device)) is not None:
         training.load_state_dict(saved[1])
+    elif found := Beginnings(options.beginnings).load(config, dataset.fingerprint, options.device):
+        training.load_state_dict(found.state)
+        rows = found.rows
     environment.describe(folder, dataset.fingerprint, step=training.step, device=options.device)
-    folder.keep_metrics_until(training.step)
+    folder.keep_metrics_until(0 if rows else training.step)
     with (
         folder.open_metrics() as append,
-        sinks.opened(folder, training.step, options.wandb) as sink,
+        sinks.opened(folder, 0 if rows else training.step, options.wandb) as sink,
         asked_to_stop() as stop,
     ):
-        result = _loop(training, folder, options, [append, sink], report, stop)
+        for row in rows:
+            append(row)
+            sink(row)
+        result = _loop(training, folder, options, [append, sink], watch, stop)
         folder.finish(result, lambda path: models.save(training.model, path))
     return result
 
@@ -232,7 +256,7 @@ def _loop(
     folder: RunFolder,
     options: Options,
     recorders: Sequence[Callable[[dict[str, float]], None]],
-    report: Callable[[Progress], None],
+    watch: _Watch,
     stop: threading.Event,
 ) -> Result:
     config = training.config
@@ -253,9 +277,14 @@ def _loop(
             for record in recorders:
                 record({"step": training.step, **row})
             times = pace.steps_per_second, pace.seconds_left(training.step)
-            report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), *times))
+            watch.report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), *times))
         if diverged:
             break  # not saved: who went on from here would diverge again, later
+        if training.step in watch.keep_at:
+            with folder.explained("keep the first steps of"):
+                Beginnings(options.beginnings).save(
+                    config, training.data.fingerprint, training.state_dict(), folder.metrics()
+                )
         if stop.is_set() or saves.due:
             with saves.measured(), pace.measured("save"):
                 folder.save_checkpoint(training.step, training.state_dict())

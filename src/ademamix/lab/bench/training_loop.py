@@ -18,7 +18,7 @@ import torch
 from ademamix.lab import models
 from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
 from ademamix.lab.data import Batch, load
-from ademamix.lab.optimizers import registry
+from ademamix.lab.optimizers import construction
 from ademamix.lab.train import Options, Progress, train
 
 STEPS, QUICK_STEPS = 1000, 40
@@ -60,7 +60,7 @@ def run(*, quick: bool) -> dict[str, float]:
 def _bare_loop(config: Any, outputs: int, batches: list[Batch]) -> Callable[[], None]:
     torch.manual_seed(config.seed)
     model = models.build_model(config.model, outputs)
-    optimizer = registry.build(config.optimizer, models.parameter_groups(model), total_steps=config.steps)
+    optimizer = construction.build(config.optimizer, models.parameter_groups(model), total_steps=config.steps)
 
     def steps() -> None:
         for batch in batches:

@@ -1,7 +1,7 @@
 """The optimizers of the lab by name: the one list of them. A row says all that other modules need to know of one.
 
 This module loads no framework: a config is checked against it, and `--help` lists it. The class itself is imported when
-an optimizer is built (`registry.build`).
+an optimizer is built (`construction.build`).
 """
 
 from __future__ import annotations

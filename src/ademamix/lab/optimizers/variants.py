@@ -39,6 +39,8 @@ class AdamWScheduledBeta1(Optimizer):
     :math:`1-\beta_1^t` for a constant beta1. With a beta1 that has grown to be slow, :math:`1-(\beta_1^{(t)})^t` would
     be far below it, and steps too long.
 
+    The rise begins after `schedule_start` steps: those that AdamW has taken, where this continues for it.
+
     >>> point = torch.ones(2)
     >>> optimizer = AdamWScheduledBeta1([point], lr=0.1, betas=(0.999, 0.999), total_steps=100, weight_decay=0.0)
     >>> point.grad = torch.tensor([1.0, -2.0])
@@ -57,11 +59,12 @@ class AdamWScheduledBeta1(Optimizer):
         *,
         beta1_start: float = 0.9,
         total_steps: int | None = None,
+        schedule_start: int = 0,
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "beta1_start": beta1_start, "total_steps": total_steps, "eps": eps}
-        super().__init__(params, {**defaults, "weight_decay": weight_decay})
+        super().__init__(params, {**defaults, "schedule_start": schedule_start, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, which may have its own value of every setting."""
@@ -70,6 +73,7 @@ class AdamWScheduledBeta1(Optimizer):
             "betas": checked_betas(raw["betas"], count=2),
             "beta1_start": hyperparameters.checked_beta("beta1_start", raw["beta1_start"]),
             "total_steps": hyperparameters.checked_steps("total_steps", raw["total_steps"], least=1),
+            "schedule_start": hyperparameters.checked_steps("schedule_start", raw["schedule_start"], least=0),
         }
         super().add_param_group(param_group | settings)
         refuse_low_precision(self)
@@ -82,7 +86,8 @@ class AdamWScheduledBeta1(Optimizer):
             for batch in batches(self, group, ("exp_avg", "exp_avg_sq")):
                 averages, squares = batch.moments
                 final_beta1, beta2 = group["betas"]
-                beta1 = beta3_at(batch.step, final_beta1, group["beta1_start"], group["total_steps"] or 0)
+                since = batch.step - group["schedule_start"]
+                beta1 = beta3_at(since, final_beta1, group["beta1_start"], group["total_steps"] or 0)
                 weights = [self.state[param].setdefault("weight", param.new_zeros(())) for param in batch.params]
                 torch._foreach_lerp_(averages, batch.grads, 1 - beta1)
                 torch._foreach_lerp_(weights, [torch.ones_like(weight) for weight in weights], 1 - beta1)

@@ -39,6 +39,11 @@ class Options:
         return self.out / "runs"
 
     @property
+    def beginnings(self) -> Path:
+        """The folder of first steps that runs have in common."""
+        return self.out / "beginnings"
+
+    @property
     def data(self) -> Path:
         """The folder of prepared data."""
         return self.out / "data"

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ademamix.lab.config import ConfigError, Optimizer, Run, Text
+from ademamix.lab.config import ConfigError, Optimizer, Phase, Run, Text
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.report import tables
 from ademamix.lab.runs.record import RunError, RunFolder, open_folder
@@ -175,9 +175,14 @@ def _words(config: Run | None) -> str:
         f"batch {config.batch}",
         f"seed {config.seed}",
     ]
-    if config.switch is not None:
-        parts.insert(1, f"from step {config.switch.step:,} {_optimizer(config.switch.optimizer)}")
+    parts[1:1] = [f"from step {phase.step:,} {_change(phase)}" for phase in config.phases]
     return ", ".join(parts)
+
+
+def _change(phase: Phase) -> str:
+    optimizer = [] if phase.optimizer is None else [_optimizer(phase.optimizer)]
+    schedule = [] if phase.schedule is None else [f"a {phase.schedule.kind} learning rate"]
+    return " and ".join(optimizer + schedule)
 
 
 def _optimizer(optimizer: Optimizer) -> str:

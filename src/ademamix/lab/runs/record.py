@@ -9,11 +9,9 @@ kernel takes back when the process dies.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from ademamix.lab.config import Run, read
-from ademamix.lab.runs.atomic import PART, to_disk, whole_or_not_at_all, write_atomically
+from ademamix.lab.runs import checkpoints
+from ademamix.lab.runs.atomic import PART, to_disk, write_atomically
 
 if TYPE_CHECKING:  # it takes a second to import, and who only reads a result does not need it
     import torch
@@ -79,6 +78,7 @@ class RunFolder:
         self.path = root / config.key
         self._metrics = self.path / "metrics.jsonl"
         self._result = self.path / "result.json"
+        self._checkpoints = self.path / "checkpoints"
 
     @contextlib.contextmanager
     def locked(self, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
@@ -94,7 +94,7 @@ class RunFolder:
                 lock.acquire()
         try:
             with self.explained("write to"):
-                for leftover in self.path.glob(f".*{PART}"):
+                for leftover in (*self.path.glob(f".*{PART}"), *self._checkpoints.glob(f".*{PART}")):
                     _remove(leftover)
                 write_atomically(self.path / "config.json", self.config.model_dump_json(indent=1) + "\n")
             yield
@@ -140,42 +140,19 @@ class RunFolder:
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, and the metrics so far, to disk; then remove the oldest."""
-        import torch
-
         with self.explained("write a checkpoint to"):
             if self._metrics.exists():
                 to_disk(self._metrics)
-            folder = self.path / "checkpoints"
-            folder.mkdir(exist_ok=True)
-            to_disk(self.path)
-            temporary = self.path / f".checkpoint{PART}"
-            with whole_or_not_at_all(temporary) as file:
-                torch.save(dict(state), file)
-            temporary.replace(folder / f"{step:09d}-{_hash(temporary)}.pt")
-            to_disk(folder)
-            for old in self._checkpoints()[KEPT_CHECKPOINTS:]:
-                old.unlink()
+            checkpoints.save(self._checkpoints, step, state, keep=KEPT_CHECKPOINTS)
 
     def load_checkpoint(self, device: torch.device | str = "cpu") -> tuple[int, dict[str, Any]] | None:
         """Return the newest checkpoint that is whole, and its step; say so if a newer one is not."""
-        import torch
-
-        damaged = False
-        for path in self._checkpoints():
-            step, name = path.stem.split("-")
-            if _hash(path) == name:
-                return int(step), torch.load(path, map_location=device, weights_only=True)
-            warnings.warn(f"the checkpoint {str(path)!r} is damaged, and is passed over", stacklevel=2)
-            path.rename(path.with_suffix(".damaged"))  # or it would count as one of those that are kept
-            damaged = True
-        if damaged:
-            warnings.warn("no checkpoint is whole: training starts again from step 0", stacklevel=2)
-        return None
+        return checkpoints.load(self._checkpoints, device)
 
     @property
     def has_checkpoint(self) -> bool:
         """Whether the run can continue from somewhere."""
-        return bool(self._checkpoints())
+        return checkpoints.any_in(self._checkpoints)
 
     def finish(self, result: Result, save_model: Callable[[Path], object]) -> None:
         """Keep the result and the model that `save_model(folder)` writes, and drop the checkpoints."""
@@ -193,7 +170,7 @@ class RunFolder:
             if self._metrics.exists():
                 to_disk(self._metrics)
             write_atomically(self._result, json.dumps(_without_nan(asdict(result)), indent=1) + "\n")
-            _remove(self.path / "checkpoints")
+            _remove(self._checkpoints)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write another file of the folder."""
@@ -207,9 +184,6 @@ class RunFolder:
             return None
         with self._undamaged(path):
             return dict(json.loads(path.read_text()))
-
-    def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoints").glob("[0-9]*-*.pt"), reverse=True)
 
     @contextlib.contextmanager
     def _undamaged(self, path: Path) -> Iterator[None]:
@@ -244,14 +218,6 @@ def open_folder(path: Path) -> RunFolder:
     if folder.path.name != path.resolve().name:
         raise RunError(f"the folder {str(path)!r} is that of a run of another version: train it again")
     return folder
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def _remove(path: Path) -> None:

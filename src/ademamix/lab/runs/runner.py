@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs import environment, worker
+from ademamix.lab.runs import beginnings, environment, worker
 from ademamix.lab.runs.execution import Options, Progress, devices_of, processes_on
 from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted, asked_to_stop
 from ademamix.lab.runs.record import Result, RunError, RunFolder
@@ -50,11 +50,12 @@ class _Worker:
     complaints: IO[str]
     run: str | None = None
 
-    def begin(self, name: str, config: Run) -> None:
+    def begin(self, name: str, config: Run, keep_at: Sequence[int]) -> None:
         assert self.process.stdin is not None
         self.run = name
         with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output says so
-            self.process.stdin.write(json.dumps(config.model_dump(mode="json")) + "\n")  # ASCII, for any locale
+            task = {"run": config.model_dump(mode="json"), "keep_at": keep_at}
+            self.process.stdin.write(json.dumps(task) + "\n")  # ASCII, for any locale
             self.process.stdin.flush()
 
     def dismiss(self) -> None:
@@ -120,15 +121,22 @@ def run_all(
         at_once = processes or processes_on(options.device) if waiting else 0
         if stop.is_set():
             raise _Stopped
+        plan = beginnings.Plan(
+            {name: statuses[name].config for name in waiting}, beginnings.Beginnings(options.beginnings)
+        )
         idle: list[_Worker] = []
         running = 0
         while waiting or running:
-            while waiting and running < at_once:
+            unfinished = [name for name, status in statuses.items() if status.result is None]
+            ready = [name for name in waiting if not plan.waits(name, unfinished)]
+            while ready and running < at_once:
                 if not idle:
                     how = replace(options, device=devices[len(workers) % len(devices)])
                     idle.append(stack.enter_context(_started(how, threads, events)))
                     workers.append(idle[-1])
-                idle.pop().begin(waiting[0], statuses[waiting.pop(0)].config)
+                next_one = ready.pop(0)
+                waiting.remove(next_one)
+                idle.pop().begin(next_one, statuses[next_one].config, plan.to_keep(next_one))
                 running += 1
             for event in _arrived(events):
                 name = event.worker.run
@@ -156,9 +164,9 @@ def run_all(
 
 def _check_optimizers(configs: Iterable[Run]) -> None:
     for config in configs:
-        from ademamix.lab.optimizers import registry  # torch, for which who only shows results does not wait
+        from ademamix.lab.optimizers import transitions  # torch, for which who only shows results does not wait
 
-        registry.check(config)
+        transitions.check(config)
 
 
 class _Stopped(Exception):

@@ -1,7 +1,8 @@
 """A process that carries out runs for another one, which is `runner`.
 
-It gets the configs of runs on its input, a line each, and tells on its output, in JSON lines, how far it is and how
-each run ended. When its input ends, which happens also when the other process is killed, it saves and stops.
+It gets runs on its input, a line each: the config, and after which steps to keep the state for other runs. It tells on
+its output, in JSON lines, how far it is and how each run ended. When its input ends, which happens also when the other
+process is killed, it saves and stops.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ def main(arguments: dict[str, Any]) -> None:
         while (line := lines.get()) is not None:
             try:
                 with notices.told(lambda text: tell({"notice": text})):
+                    task = json.loads(line)
                     train(
-                        read(Run, line),
+                        read(Run, json.dumps(task["run"])),
                         options,
+                        keep_at=task["keep_at"],
                         report=lambda progress: tell({"progress": progress._asdict()}),
                         on_wait=lambda: tell({"waits": True}),
                         on_read=lambda count, wanted: tell({"read": [count, wanted]}),

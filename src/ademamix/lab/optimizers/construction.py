@@ -1,19 +1,17 @@
-"""Builds the optimizers that a run can name, and switches between them in the middle of a run."""
+"""The optimizers that a run can name, built from a config."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import pkgutil
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 
-from ademamix import AdEMAMix, hyperparameters
-from ademamix.lab.config import ConfigError, Optimizer, Run
-from ademamix.lab.models import DTYPES
+from ademamix import hyperparameters
+from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.stepping import check_precision, checked_betas
 from ademamix.pytorch.step import fastest
@@ -34,17 +32,17 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     [(0.9, 0.999, 0.99), 1000, 0.0]
     """
     make = constructor(config.name)
-    allowed = _arguments(make) - {"params", "lr", "differentiable"}
+    allowed = arguments(make) - {"params", "lr", "differentiable"}
     beta3 = {"beta3"} if OPTIMIZERS[config.name].takes_beta3 else set()
-    settings = _settings(config, make, allowed | beta3, total_steps)
+    settings = settings_of(config, make, allowed | beta3, total_steps)
     if "beta3" in settings:
         settings["betas"] = _with_beta3(settings.get("betas", hyperparameters.BETAS), settings.pop("beta3"))
     if config.name == "adamw" and "betas" in settings:  # a third one would raise at the first step only
-        settings["betas"] = _constructed(config, lambda: checked_betas(settings["betas"], count=2))
-    optimizer = _constructed(config, lambda: make(groups, lr=config.lr, **settings))
+        settings["betas"] = constructed(config, lambda: checked_betas(settings["betas"], count=2))
+    optimizer = constructed(config, lambda: make(groups, lr=config.lr, **settings))
     if isinstance(optimizer, torch.optim.AdamW):
-        _refuse_low_precision(optimizer, config)
-        _fuse(optimizer)
+        refuse_low_precision(optimizer, config)
+        fuse(optimizer)
     return optimizer
 
 
@@ -58,58 +56,7 @@ def constructor(name: str) -> Callable[..., torch.optim.Optimizer]:
     return found
 
 
-def check(config: Run) -> None:
-    """Construct the optimizers of a run for a single number, so that mistakes in them are reported before it begins.
-
-    >>> from ademamix.lab.comparison.defaults import DEFAULT
-    >>> wrong = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": -1})
-    >>> check(DEFAULT.model_copy(update={"optimizer": wrong}))
-    Traceback (most recent call last):
-    ademamix.lab.config.ConfigError: optimizer 'ademamix': alpha must be a finite number >= 0, got -1
-    """
-    point = torch.zeros(1, dtype=DTYPES[config.parameters])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the run itself will warn
-        optimizer = build(config.optimizer, [{"params": [point]}], total_steps=config.steps)
-        if config.switch is not None:
-            switch(optimizer, config.switch.optimizer, total_steps=config.steps - config.switch.step)
-
-
-def switch(optimizer: torch.optim.Optimizer, config: Optimizer, *, total_steps: int) -> torch.optim.Optimizer:
-    """Go on from AdamW with AdEMAMix or the other way round, at the learning rate of `config`.
-
-    `total_steps` are those still to come. The settings are the arguments of :meth:`ademamix.AdEMAMix.from_adamw`;
-    there are none for AdamW. The optimizer that is left can no longer step.
-
-    >>> adamw = build(Optimizer(name="adamw", lr=1e-3), [{"params": [torch.ones(2)]}], total_steps=1000)
-    >>> config = Optimizer(name="ademamix", lr=5e-4, settings={"alpha": 1.0})
-    >>> optimizer = switch(adamw, config, total_steps=500)
-    >>> [optimizer.param_groups[0][name] for name in ("lr", "alpha", "total_steps", "alpha_warmup")]
-    [0.0005, 1.0, 500, 0]
-
-    Reference: section 4.1 of the paper, and appendix C, "Removing the second EMA mid-training".
-    """
-    new: torch.optim.Optimizer
-    if isinstance(optimizer, torch.optim.AdamW) and config.name == "ademamix":
-        allowed = _arguments(AdEMAMix.from_adamw) - {"adamw"}
-        settings = _settings(config, AdEMAMix.from_adamw, allowed, total_steps)
-        new = _constructed(config, lambda: AdEMAMix.from_adamw(optimizer, **settings))
-    elif isinstance(optimizer, AdEMAMix) and config.name == "adamw":
-        _settings(config, AdEMAMix.to_adamw, set(), total_steps)
-        _refuse_low_precision(optimizer, config)
-        new = optimizer.to_adamw()
-        _fuse(new)
-    else:
-        raise ConfigError(
-            f"a run cannot switch from {type(optimizer).__name__} to {config.name!r}: the switches there are go from "
-            "'adamw' to 'ademamix' and from 'ademamix' to 'adamw'"
-        )
-    for group in new.param_groups:
-        group["lr"] = config.lr
-    return new
-
-
-def _settings(config: Optimizer, taker: Callable[..., Any], allowed: set[str], total_steps: int) -> dict[str, Any]:
+def settings_of(config: Optimizer, taker: Callable[..., Any], allowed: set[str], total_steps: int) -> dict[str, Any]:
     """Return the settings as arguments: lists of JSON as tuples, and with the horizon, if it is one of them."""
     switches = {name for name, each in inspect.signature(taker).parameters.items() if "bool" in str(each.annotation)}
     for name, value in config.settings.items():
@@ -126,7 +73,8 @@ def _has_boolean(value: Any) -> bool:
     return any(map(_has_boolean, value)) if isinstance(value, list) else isinstance(value, bool)
 
 
-def _arguments(function: Callable[..., Any]) -> set[str]:
+def arguments(function: Callable[..., Any]) -> set[str]:
+    """Return the names of what a function takes."""
     return set(inspect.signature(function).parameters)
 
 
@@ -136,20 +84,21 @@ def _with_beta3(betas: Any, beta3: Any) -> tuple[Any, ...]:
     return (*betas, beta3)
 
 
-def _constructed(config: Optimizer, construct: Callable[[], Made]) -> Made:
+def constructed(config: Optimizer, construct: Callable[[], Made]) -> Made:
+    """Return what `construct` makes; what it finds wrong is said of the optimizer."""
     try:
         return construct()
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"optimizer {config.name!r}: {error}") from error
 
 
-def _refuse_low_precision(optimizer: torch.optim.Optimizer, config: Optimizer) -> None:
+def refuse_low_precision(optimizer: torch.optim.Optimizer, config: Optimizer) -> None:
     """Raise if parameters would hardly move with torch's AdamW: the gain over it would be that of precision."""
     for group in optimizer.param_groups:
-        _constructed(config, functools.partial(check_precision, "AdamW", group["params"]))
+        constructed(config, functools.partial(check_precision, "AdamW", group["params"]))
 
 
-def _fuse(adamw: torch.optim.AdamW) -> None:
+def fuse(adamw: torch.optim.AdamW) -> None:
     """Let AdamW be fused where AdEMAMix would be, so that their step times compare, unless the settings say how."""
     for group in adamw.param_groups:
         params = group["params"]

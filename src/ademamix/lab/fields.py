@@ -1,0 +1,28 @@
+"""What the parts of a config are made of: a base class, and numbers within limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _refuse_boolean(value: Any) -> Any:
+    if isinstance(value, bool):  # which would be taken for 0 or 1
+        raise ValueError("this must be a number, not a truth value")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_refuse_boolean)]
+Real = Annotated[float, BeforeValidator(_refuse_boolean)]
+Positive = Annotated[Whole, Field(gt=0)]
+NotNegative = Annotated[Whole, Field(ge=0)]
+Rate = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
+RateOrZero = Annotated[Real, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[Real, Field(ge=0, lt=1)]
+
+
+class Config(BaseModel):
+    """A part of a run: frozen, and without fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

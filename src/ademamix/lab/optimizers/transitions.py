@@ -1,0 +1,108 @@
+"""From one optimizer to another in the middle of a run: what they have in common is taken over."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ademamix import AdEMAMix
+from ademamix.lab.config import ConfigError, Optimizer, Run
+from ademamix.lab.models import DTYPES
+from ademamix.lab.optimizers import construction
+from ademamix.lab.optimizers.variants import AdamWScheduledBeta1
+
+Groups = Iterable[dict[str, Any]]
+
+
+def check(config: Run) -> None:
+    """Construct the optimizers of a run for no more than a number: what is wrong with them is said before it begins.
+
+    >>> from ademamix.lab.comparison.defaults import DEFAULT
+    >>> wrong = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": -1})
+    >>> check(DEFAULT.changed(optimizer=wrong))
+    Traceback (most recent call last):
+    ademamix.lab.config.ConfigError: optimizer 'ademamix': alpha must be a finite number >= 0, got -1
+    """
+    point = torch.zeros(1, dtype=DTYPES[config.parameters])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself will warn
+        optimizer = construction.build(config.optimizer, [{"params": [point]}], total_steps=config.steps)
+        for phase in config.phases:
+            if phase.optimizer is not None:
+                groups = [{"params": [point]}]
+                optimizer = switch(optimizer, phase.optimizer, groups, step=phase.step, steps=config.steps)
+
+
+def switch(
+    optimizer: torch.optim.Optimizer, config: Optimizer, groups: Groups, *, step: int, steps: int
+) -> torch.optim.Optimizer:
+    """Return the optimizer that continues after `step` of `steps`, at the learning rate of `config`.
+
+    From AdamW to AdEMAMix the settings are the arguments of :meth:`ademamix.AdEMAMix.from_adamw`, with the steps that
+    are left as the horizon; from AdEMAMix to AdamW there are none. AdamW can continue with a beta1 that rises from its
+    own, and every optimizer with other settings. A new optimizer is built of `groups`, which must be fresh: those
+    that an optimizer was built of have its settings. The old one can no longer step.
+
+    >>> point = torch.ones(2)
+    >>> adamw = construction.build(Optimizer(name="adamw", lr=1e-3), [{"params": [point]}], total_steps=1000)
+    >>> config = Optimizer(name="ademamix", lr=5e-4, settings={"alpha": 1.0})
+    >>> optimizer = switch(adamw, config, [{"params": [point]}], step=500, steps=1000)
+    >>> [optimizer.param_groups[0][name] for name in ("lr", "alpha", "total_steps", "alpha_warmup")]
+    [0.0005, 1.0, 500, 0]
+
+    Reference: section 4.1 of the paper, and appendix C, "Removing the second EMA mid-training" and "Limitations of a
+    single EMA".
+    """
+    new: torch.optim.Optimizer
+    if isinstance(optimizer, torch.optim.AdamW) and config.name == "ademamix":
+        new = _from_adamw(optimizer, config, total_steps=steps - step)
+    elif isinstance(optimizer, AdEMAMix) and config.name == "adamw":
+        new = _to_adamw(optimizer, config)
+    elif isinstance(optimizer, torch.optim.AdamW) and config.name == "adamw-scheduled-beta1":
+        new = _with_rising_beta1(optimizer, config, groups, step=step, steps=steps)
+    elif type(optimizer) is construction.constructor(config.name):
+        new = construction.build(config, groups, total_steps=steps)
+        new.state.update(optimizer.state)
+    else:
+        raise ConfigError(
+            f"a run cannot switch from {type(optimizer).__name__} to {config.name!r}: it can switch from 'adamw' to "
+            "'ademamix' or 'adamw-scheduled-beta1', from 'ademamix' to 'adamw', and to other settings of the same one"
+        )
+    optimizer.param_groups = []
+    for group in new.param_groups:
+        group["lr"] = config.lr
+    return new
+
+
+def _from_adamw(adamw: torch.optim.AdamW, config: Optimizer, *, total_steps: int) -> AdEMAMix:
+    allowed = construction.arguments(AdEMAMix.from_adamw) - {"adamw"}
+    settings = construction.settings_of(config, AdEMAMix.from_adamw, allowed, total_steps)
+    return construction.constructed(config, lambda: AdEMAMix.from_adamw(adamw, **settings))
+
+
+def _to_adamw(optimizer: AdEMAMix, config: Optimizer) -> torch.optim.AdamW:
+    construction.settings_of(config, AdEMAMix.to_adamw, set(), 0)
+    construction.refuse_low_precision(optimizer, config)
+    adamw = optimizer.to_adamw()
+    construction.fuse(adamw)
+    return adamw
+
+
+def _with_rising_beta1(
+    adamw: torch.optim.AdamW, config: Optimizer, groups: Groups, *, step: int, steps: int
+) -> torch.optim.Optimizer:
+    """Continue with AdamW's averages; beta1 rises from AdamW's over the steps that are left, unless it is stated how.
+
+    The weight that all gradients have in the average so far is that of AdamW, 1 - beta1^t.
+    """
+    beta1 = adamw.param_groups[0]["betas"][0]
+    own = {"beta1_start": beta1, "total_steps": steps - step, **config.settings, "schedule_start": step}
+    new = construction.build(config.model_copy(update={"settings": own}), groups, total_steps=steps)
+    assert isinstance(new, AdamWScheduledBeta1)
+    for param, state in adamw.state.items():
+        taken = {name: state[name] for name in ("step", "exp_avg", "exp_avg_sq")}
+        new.state[param] = taken | {"weight": param.new_tensor(1 - beta1 ** float(state["step"]))}
+    return new
