@@ -17,7 +17,9 @@ def test_example(example, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/pytorch.md", "docs/storage.md", "docs/optax.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/pytorch.md", "docs/storage.md", "docs/optax.md", "docs/extending.md"]
+)
 def test_python_in_the_documentation(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks

@@ -158,5 +158,8 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert at_step("a", 25, "norm").values(found) == [7.0, 8.0]
     assert at_step("a", 40, "norm").values(found) == [6.0, INF]
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
-    assert highest("a", "norm").values(found) == [7.0, 8.0]
+    assert highest("a", "norm").values(found) == [7.0, INF]
+    unknown = lower(last("a", "unknown"), "a")(found)
+    assert (unknown.verdict, unknown.reason) == (OPEN, "There are no numbers to compare a, unknown and a by.")
+    assert within(1.0, last("a", "unknown"), "a")(found).verdict == OPEN
     assert found.arms["a"].curve("norm") == {10: 5.5, 20: 7.5, 30: 6.5}

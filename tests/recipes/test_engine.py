@@ -16,7 +16,7 @@ from ademamix.lab.report.kinds import Curves, EndAgainst, Gap, HeatMap, Scatter
 from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, lower, measured
 from ademamix.lab.reproduction.engine import Reproduction, carry_out
 from ademamix.lab.reproduction.outcome import Outcome
-from ademamix.lab.reproduction.panel import Panel, Panels
+from ademamix.lab.reproduction.panel import Panel, Panels, Plan
 from ademamix.lab.reproduction.scale import SCALES, Scale, grid
 from ademamix.lab.runs.record import Result
 
@@ -32,11 +32,14 @@ def read(folder: Path, name: str = "verdict.json") -> dict:
     return json.loads((folder / name).read_text())
 
 
-def two_panels(at: Scale) -> Panels:
-    lm = SCALES["smoke"].lm("110m")
-    first = yield Panel("first", {"AdamW": lm.run("adamw")}, show=[Curves()], claims=[_claim("AdamW")])
-    best = first.lowest().run.optimizer.lr
-    yield Panel("second", {"AdEMAMix": lm.run("ademamix", lr=best)}, show=[Curves()], claims=[_claim("AdEMAMix")])
+def two_panels(lr: float) -> Plan:
+    def plan(at: Scale) -> Panels:
+        lm = SCALES["smoke"].lm("110m")
+        first = yield Panel("first", {"AdamW": lm.run("adamw", lr=lr)}, show=[Curves()], claims=[_claim("AdamW")])
+        best = first.lowest().run.optimizer.lr
+        yield Panel("second", {"AdEMAMix": lm.run("ademamix", lr=best)}, show=[Curves()], claims=[_claim("AdEMAMix")])
+
+    return plan
 
 
 def _claim(name: str) -> Claim:
@@ -54,8 +57,8 @@ class Stopped(LabHere):
 
 
 def test_stopped_and_continued(tmp_path: Path, lab: LabHere) -> None:
-    stopped = Stopped(replace(lab.options, out=tmp_path))
-    parts = carry_out(begun(tmp_path), two_panels, stopped)
+    stopped, plan = Stopped(lab.options), two_panels(lr=0.0101)
+    parts = carry_out(begun(tmp_path), plan, stopped)
     assert "first" in next(parts)
     with pytest.raises(KeyboardInterrupt):
         next(parts)
@@ -64,9 +67,9 @@ def test_stopped_and_continued(tmp_path: Path, lab: LabHere) -> None:
     kept = read(tmp_path)
     assert (kept["complete"], [panel["title"] for panel in kept["panels"]]) == (False, ["first"])
 
-    again = LabHere(stopped.options)
-    list(carry_out(begun(tmp_path), two_panels, again))
-    assert again.trained == ["AdEMAMix, seed 1", "AdEMAMix, seed 2"]
+    list(carry_out(begun(tmp_path), plan, lab))
+    assert stopped.trained == ["AdamW, seed 1", "AdamW, seed 2"]
+    assert lab.trained == ["AdEMAMix, seed 1", "AdEMAMix, seed 2"]
     found = read(tmp_path)
     assert (found["complete"], [panel["title"] for panel in found["panels"]]) == (True, ["first", "second"])
     assert found["panels"][0] == kept["panels"][0]
@@ -75,9 +78,9 @@ def test_stopped_and_continued(tmp_path: Path, lab: LabHere) -> None:
 
 
 def test_outcomes_come_back_to_the_plan(tmp_path: Path, lab: LabHere) -> None:
-    list(carry_out(begun(tmp_path), two_panels, lab))
+    list(carry_out(begun(tmp_path), two_panels(lr=0.0102), lab))
     _, second = read(tmp_path, "panels.json")["panels"]
-    assert second["arms"]["AdEMAMix"]["run"]["optimizer"]["lr"] == SCALES["smoke"].lm("110m").adamw.lr
+    assert second["arms"]["AdEMAMix"]["run"]["optimizer"]["lr"] == 0.0102
     assert set(second["arms"]["AdEMAMix"]["keys"]) == {"1", "2"}
 
 
@@ -163,6 +166,7 @@ def test_every_kind_of_chart_is_drawn_and_kept_as_data(tmp_path: Path, lab: LabH
     assert heat["values"][1][0] == losses["lr=0.004 alpha=8"]
     assert [len(series["x"]) for series in scatter["series"]] == [1, 4]
     assert panel["tables"][0]["header"][-1] == "norm of 5 updates"
+    assert [bool(row[-1]) for row in panel["tables"][0]["rows"]] == [True, False, False, False, False]
     assert panel["claims"][0]["verdict"] == OPEN
 
 

@@ -35,7 +35,7 @@ from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower, meas
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
 from ademamix.lab.reproduction.scale import Scale
 
-X_RANGE, Y_RANGE = (-3.4, 2.5), (-1.5, 6.5)
+X_RANGE, Y_RANGE = (-3.9, 2.5), (-1.5, 6.5)
 
 
 def plan(at: Scale) -> Panels:

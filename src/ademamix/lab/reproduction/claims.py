@@ -76,7 +76,7 @@ def at_step(arm: str, step: int, metric: str = VALIDATION_LOSS) -> Quantity:
 def highest(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     """Return the highest value that a metric of an arm ever had."""
     label = f"{arm}, highest {metric.replace('_', ' ')}"
-    return Quantity(label, lambda found: [max(curve.values()) for curve in found.arms[arm].curves(metric)])
+    return Quantity(label, lambda found: found.arms[arm].highest(metric))
 
 
 def gap(above: Operand, below: Operand) -> Quantity:
@@ -126,7 +126,8 @@ def within(margin: float, one: Operand, other: Operand) -> Check:
         error = 0.0 if exact else _standard_error(by_seed)
         apart = abs(statistics.fmean(by_seed)) if all(map(math.isfinite, by_seed)) else math.inf
         verdict = HOLDS if apart + 2 * error <= margin else FAILS if apart - 2 * error > margin else OPEN
-        return _decision(OPEN if not exact and len(by_seed) < 2 else verdict, first, second, found)
+        too_few = not exact and (len(by_seed) < 2 or any(map(math.isnan, by_seed)))
+        return _decision(OPEN if too_few else verdict, first, second, found)
 
     return decide
 
@@ -179,7 +180,7 @@ def _paired(first: Quantity, second: Quantity, found: Outcome) -> tuple[Sequence
 def _lower_verdict(ours: Sequence[float], theirs: Sequence[float], *, exact: bool) -> Verdict:
     if exact:
         return HOLDS if ours[0] < theirs[0] else FAILS
-    if len(ours) < 2:
+    if len(ours) < 2 or any(map(math.isnan, [*ours, *theirs])):
         return OPEN
     pairs = list(zip(ours, theirs, strict=True))
     if any(not math.isfinite(value) for pair in pairs for value in pair):  # there is no spread: all seeds must agree
@@ -215,6 +216,8 @@ def _reason(first: Quantity, second: Quantity, found: Outcome) -> str:
     pairs = list(zip(ours, theirs, strict=True))
     below = sum(our < their for our, their in pairs)
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
+    if any(map(math.isnan, [*ours, *theirs])):
+        return f"There are no numbers to compare {first.label} and {second.label} by."
     if any(not math.isfinite(value) for pair in pairs for value in pair):
         return f"A run diverged; {first.label} is below {second.label} on {below} of {seeds}."
     difference = Difference([our - their for our, their in pairs])

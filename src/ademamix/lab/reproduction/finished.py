@@ -103,9 +103,14 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
         settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
         words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
         rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])
-        rows[-1] += [*map(ending, arm.losses), *(f"{statistics.fmean(arm.values(metric)):.4g}" for metric in metrics)]
+        rows[-1] += [*map(ending, arm.losses), *(_mean(arm.values(metric)) for metric in metrics)]
     header += [*(f"seed {seed}" for seed in outcome.seeds), *(metric.replace("_", " ") for metric in metrics)]
     return Table(header, rows, "Validation loss at the end")
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean = statistics.fmean(values)
+    return "" if math.isnan(mean) else f"{mean:.4g}" if math.isfinite(mean) else "diverged"
 
 
 def _differences(arm: TrainedArm, baseline: TrainedArm) -> list[str]:

@@ -50,21 +50,25 @@ class TrainedArm:
         return {step: statistics.fmean(curve[step] for curve in curves) for step in sorted(steps)}
 
     def values(self, metric: str, step: int | None = None) -> list[float]:
-        """Return a metric of each seed at a step, or its last; infinite where the run had diverged by then."""
+        """Return a metric of each seed as last recorded up to a step, or at the end; NaN: it was not recorded.
+
+        Infinite where the run had diverged by then.
+        """
         if metric == VALIDATION_LOSS and step is None:
             return self.losses
-        return [
-            _value(curve, step, ended_early=result.diverged)
-            for curve, result in zip(self.curves(metric), self.results, strict=True)
-        ]
+        found = zip(self.curves(metric), self.results, strict=True)
+        return [_value(curve, step, diverged=result.diverged) for curve, result in found]
+
+    def highest(self, metric: str) -> list[float]:
+        """Return the highest value of a metric, for each seed; infinite where the run diverged."""
+        found = zip(self.curves(metric), self.results, strict=True)
+        return [math.inf if result.diverged else max(curve.values(), default=math.nan) for curve, result in found]
 
 
-def _value(curve: Mapping[int, float], step: int | None, *, ended_early: bool) -> float:
-    if step is None:
-        return math.inf if ended_early or not curve else curve[max(curve)]
-    if ended_early and step > max(curve, default=0):
+def _value(curve: Mapping[int, float], step: int | None, *, diverged: bool) -> float:
+    if diverged and (step is None or step > max(curve, default=0)):
         return math.inf
-    reached = [recorded for recorded in curve if recorded <= step]
+    reached = [recorded for recorded in curve if step is None or recorded <= step]
     return curve[max(reached)] if reached else math.nan
 
 

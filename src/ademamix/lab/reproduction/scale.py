@@ -42,7 +42,8 @@ class Setting:
         """Return a run of an optimizer by name, with changes: fields of the run, `lr`, and settings of the optimizer.
 
         AdamW and AdEMAMix start from the settings that were found for them, any other from AdamW's learning rate and
-        weight decay. What a change of `steps` leaves as it is, the warm-up among it, is as in the paper.
+        weight decay. Another number of `steps` changes neither the warm-up, as in the paper, nor how often the run is
+        validated.
 
         >>> lm = SCALES["laptop"].lm("110m")
         >>> run = lm.run("ademamix", steps=1000, clip=None, alpha=2.0)
@@ -51,9 +52,7 @@ class Setting:
         """
         start = {"adamw": self.adamw, "ademamix": self.ademamix}.get(optimizer)
         start = start or Optimizer(name=optimizer, lr=self.adamw.lr, settings=WEIGHT_DECAY)  # type: ignore[arg-type]
-        fields = {name: value for name, value in changes.items() if name in Run.model_fields}
-        settings = {name: value for name, value in changes.items() if name not in fields}
-        return changed(self.base.model_copy(update={"optimizer": start}), **fields | settings)
+        return changed(self.base.model_copy(update={"optimizer": start}), **changes)
 
     def with_base(self, title: str, **fields: Any) -> Setting:
         """Return a setting of another title whose runs differ in these fields."""
@@ -93,7 +92,7 @@ def changed(run: Run, **changes: Any) -> Run:
     lr = settings.pop("lr", run.optimizer.lr)
     if "beta3" in settings and len(settings.get("betas", BETAS)) > len(BETAS):
         settings["betas"] = [*settings["betas"][: len(BETAS)], settings.pop("beta3")]
-    optimizer = fields.pop("optimizer", None) or Optimizer(name=run.optimizer.name, lr=lr, settings=settings)
+    optimizer = Optimizer(name=run.optimizer.name, lr=lr, settings=settings)
     return Run(**{**dict(run), "optimizer": optimizer, **fields})
 
 
