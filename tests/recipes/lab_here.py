@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from ademamix.lab.config import Run
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunFolder
@@ -21,4 +23,9 @@ class LabHere(Lab):
     def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
         self.titles.append(title)
         self.trained.extend(name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is None)
-        return {name: train(run, self.options) for name, run in runs.items()}
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads)  # several would wait for each other longer than such runs take
+        try:
+            return {name: train(run, self.options) for name, run in runs.items()}
+        finally:
+            torch.set_num_threads(threads)

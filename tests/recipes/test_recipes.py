@@ -23,8 +23,8 @@ from ademamix.lab.runs.laboratory import Lab
 NOT_SO_HERE = {
     "nested-emas": ["AdMeta gives recent gradients less weight than a single EMA"],
     "toy-rosenbrock": [
-        "That is so at every beta3 of the sweep",
-        "That is so at every learning rate of Adam's that was tried",
+        "AdEMAMix reaches better solutions than every Adam run at every beta3 of the sweep",
+        "AdEMAMix reaches a better solution than Adam at every learning rate that was tried for Adam",
     ],
 }
 """What does not hold, of the recipes that need no training; all else that they claim does."""

@@ -71,7 +71,7 @@ def _claims() -> Iterator[Claim]:
     )
     slopes = np.diff(betas("AdEMAMix", HIGH)) * STEPS / (HIGH - START)
     yield Claim(
-        "It increases fast for small values of beta and slowly for large ones",
+        "The schedule increases fast for small values of beta and slowly for large ones",
         every(
             lower(5.0, measured("its first slope, in units of the linear one", slopes[0])),
             lower(measured("its last slope, in units of the linear one", slopes[-1]), 0.02),

@@ -14,7 +14,7 @@ slow at every learning rate, and a claim of the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -25,16 +25,23 @@ from ademamix.lab.recipes.formulas.rosenbrock import (
     RATES,
     START,
     STEPS,
+    off_the_floor,
     rosenbrock,
     study,
     valley_length,
 )
 from ademamix.lab.report.charts import Chart, Lines, Series
 from ademamix.lab.report.landscape import Landscape
-from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower, measured, ordered
+from ademamix.lab.reproduction.claims import Claim, every, lower, measured, ordered
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
 from ademamix.lab.reproduction.scale import Scale
 
+MEASURES: dict[str, Callable[[Descent], float]] = {
+    "the first step within 1": lambda run: run.first_within(1.0),
+    "the path length": lambda run: run.path_length,
+    "the farthest from the floor": off_the_floor,
+    "the last distance": lambda run: float(run.distances[-1]),
+}
 X_RANGE, Y_RANGE = (-3.9, 2.5), (-1.5, 6.5)
 
 
@@ -68,52 +75,35 @@ def plan(at: Scale) -> Panels:
 
 def _claims(sweep: dict[Method, list[Descent]], rates: dict[Method, list[Descent]]) -> Iterator[Claim]:
     adam, slow = sweep["Adam"], sweep["AdEMAMix"]
+    arrival, path, off_floor, end = (
+        {run: measured(f"{what} of {run}", of(run)) for run in (*adam, *slow, *rates["Adam"])}
+        for what, of in MEASURES.items()
+    )
     yield Claim(
         "Increasing Adam's beta1 makes the iterates move faster but with large oscillations",
-        every(ordered(*map(_arrival, reversed(adam))), ordered(*map(_path, adam))),
+        every(ordered(*(arrival[run] for run in reversed(adam))), ordered(*(path[run] for run in adam))),
     )
     yield Claim(
         "AdEMAMix's iterates do not oscillate although beta3 is large: they stay on the valley's floor",
-        every(*(lower(_off_the_floor(run), 0.1) for run in slow)),
+        every(*(lower(off_floor[run], 0.1) for run in slow)),
     )
     yield Claim(
         f"AdEMAMix with beta3 = {slow[0].beta:g} and {slow[1].beta:g} is faster than Adam with beta1 = "
         f"{adam[0].beta:g} and {adam[1].beta:g}",
-        every(*(lower(_arrival(run), _arrival(other)) for run in slow[:2] for other in adam[:2])),
+        every(*(lower(arrival[run], arrival[other]) for run in slow[:2] for other in adam[:2])),
     )
     yield Claim(
-        "It reaches better solutions than every Adam run of the sweep",
-        every(*(lower(_end(run), _end(other)) for run in slow[:2] for other in adam)),
+        "With these beta3 AdEMAMix reaches better solutions than every Adam run of the sweep",
+        every(*(lower(end[run], end[other]) for run in slow[:2] for other in adam)),
     )
     yield Claim(
-        "That is so at every beta3 of the sweep",
-        every(*(lower(_end(run), _end(other)) for run in slow for other in adam)),
+        "AdEMAMix reaches better solutions than every Adam run at every beta3 of the sweep",
+        every(*(lower(end[run], end[other]) for run in slow for other in adam)),
     )
     yield Claim(
-        "That is so at every learning rate of Adam's that was tried",
-        every(*(lower(_end(slow[0]), _end(other)) for other in rates["Adam"])),
+        "AdEMAMix reaches a better solution than Adam at every learning rate that was tried for Adam",
+        every(*(lower(end[slow[0]], end[other]) for other in rates["Adam"])),
     )
-
-
-def _arrival(run: Descent) -> Quantity:
-    return measured(f"the first step within 1 of {_name(run)}", run.first_within(1.0))
-
-
-def _path(run: Descent) -> Quantity:
-    return measured(f"the path length of {_name(run)}", run.path_length)
-
-
-def _end(run: Descent) -> Quantity:
-    return measured(f"the last distance of {_name(run)}, lr = {run.lr:g}", run.distances[-1])
-
-
-def _off_the_floor(run: Descent) -> Quantity:
-    late = run.points[run.steps // 10 :]
-    return measured(f"the farthest from the floor of {_name(run)}", abs(late[:, 1] - late[:, 0] ** 2).max())
-
-
-def _name(run: Descent) -> str:
-    return f"{run.method}, {run.beta_name} = {run.beta:g}"
 
 
 def _beta(run: Descent) -> str:
@@ -135,7 +125,7 @@ def _sweep_table(sweep: dict[Method, list[Descent]]) -> Table:
         first = run.first_within(1.0)
         arrived = "never" if np.isinf(first) else f"{first:,.0f}"
         distances = [f"{run.distances[mark]:#.2g}" for mark in marks]
-        rows.append([_name(run), f"{run.lr:g}", *distances, arrived, f"{run.path_length:.1f}"])
+        rows.append([run.name, f"{run.lr:g}", *distances, arrived, f"{run.path_length:.1f}"])
     return Table(header, rows, f"Distance to the minimum; the way through the valley is {valley_length():.1f} long")
 
 
@@ -145,5 +135,5 @@ def _rates_table(rates: dict[Method, list[Descent]], sweep: dict[Method, list[De
         stars = ["*" if run is sweep[method][0] else "" for run in runs]
         paths = [f"{run.path_length:.1f}{star}" for run, star in zip(runs, stars, strict=True)]
         ends = [f"{run.distances[-1]:#.2g}{star}" for run, star in zip(runs, stars, strict=True)]
-        rows += [[f"{_name(runs[0])}, path length", *paths], [f"{_name(runs[0])}, last distance", *ends]]
+        rows += [[f"{runs[0].name}, path length", *paths], [f"{runs[0].name}, last distance", *ends]]
     return Table(["", *(f"lr = {lr:g}" for lr in RATES)], rows, "The learning rates tried; a star marks the chosen one")

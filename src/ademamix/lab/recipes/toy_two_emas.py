@@ -84,7 +84,7 @@ def _claims(study: Study) -> Iterator[Claim]:
     tenth = next(iter(mix.values())).steps // 10
     left = measured(f"the share of m2(0) that is left after {tenth} steps", SLOW_BETA**tenth)
     yield Claim(
-        "It has to wait for the influence of m2(0) to fade away",
+        "AdEMAMix has to wait for the influence of m2(0) to fade away",
         every(
             lower(0.5, left),
             *(lower(1.0, measured(f"distance then in ({case})", run.distances[tenth])) for case, run in mix.items()),

@@ -30,6 +30,14 @@ class Descent:
     points: NDArray[np.float64]
     minimum: tuple[float, float]
 
+    def __str__(self) -> str:
+        return f"{self.name}, lr = {self.lr:g}"
+
+    @property
+    def name(self) -> str:
+        """The method and its beta."""
+        return f"{self.method}, {self.beta_name} = {self.beta:g}"
+
     @property
     def steps(self) -> int:
         """The number of steps taken."""

@@ -66,6 +66,12 @@ def choose_rate(runs: list[Descent]) -> Descent:
     return max((run for run in runs if run.path_length <= longest), key=lambda run: run.lr)
 
 
+def off_the_floor(run: Descent) -> float:
+    """Return how far from the valley's floor a descent strays after its first tenth: how much it zigzags."""
+    late = run.points[run.steps // 10 :]
+    return float(abs(late[:, 1] - late[:, 0] ** 2).max())
+
+
 def study(steps: int = STEPS) -> tuple[dict[Method, list[Descent]], dict[Method, list[Descent]]]:
     """Return by method the sweep over its beta, and the runs that its learning rate was chosen from."""
     rates = {method: [descend(method, SWEEP[method][0], lr, steps) for lr in RATES] for method in METHODS}
