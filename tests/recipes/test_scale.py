@@ -62,9 +62,14 @@ def test_a_run_takes_fields_and_settings() -> None:
         lm.run("adamw", steps=100)
 
 
-def test_beta3_takes_the_place_of_the_papers() -> None:
-    run = SCALES["paper"].lm("110m").run("ademamix", beta3=0.999)
-    assert run.optimizer.settings == {"weight_decay": 0.1, "betas": [0.9, 0.999, 0.999], "alpha": 8}
+def test_a_single_beta_takes_the_place_of_the_papers() -> None:
+    run = SCALES["paper"].lm("110m").run("ademamix", beta1=0.3, beta3=0.999)
+    assert run.optimizer.settings == {"weight_decay": 0.1, "betas": [0.3, 0.999, 0.999], "alpha": 8}
+    sweep = grid(SCALES["laptop"].lm("110m").run("ademamix", beta3=0.99), beta1=[0, 0.5])
+    assert {label: run.optimizer.settings["betas"] for label, run in sweep.items()} == {
+        "beta1=0": [0, 0.999],
+        "beta1=0.5": [0.5, 0.999],
+    }
 
 
 def test_grids_are_labelled_by_what_differs() -> None:

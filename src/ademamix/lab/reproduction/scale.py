@@ -84,12 +84,16 @@ class Setting:
 def changed(run: Run, **changes: Any) -> Run:
     """Return a run with other fields, another `lr`, or other settings of its optimizer.
 
-    >>> changed(defaults.DEFAULT, lr=1e-3, steps=500, betas=[0.9, 0.99]).optimizer.described
-    'adamw lr=0.001 weight_decay=0.1 betas=[0.9, 0.99]'
+    `beta1` and `beta3` are settings as well, and take the place of those in `betas`.
+
+    >>> changed(defaults.DEFAULT, lr=1e-3, steps=500, beta1=0.99).optimizer.described
+    'adamw lr=0.001 weight_decay=0.1 betas=[0.99, 0.999]'
     """
     fields = {name: value for name, value in changes.items() if name in Run.model_fields}
     settings = {**run.optimizer.settings, **{name: value for name, value in changes.items() if name not in fields}}
     lr = settings.pop("lr", run.optimizer.lr)
+    if "beta1" in settings:
+        settings["betas"] = [settings.pop("beta1"), *settings.get("betas", BETAS)[1:]]
     if "beta3" in settings and len(settings.get("betas", BETAS)) > len(BETAS):
         settings["betas"] = [*settings["betas"][: len(BETAS)], settings.pop("beta3")]
     optimizer = Optimizer(name=run.optimizer.name, lr=lr, settings=settings)
