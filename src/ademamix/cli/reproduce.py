@@ -55,7 +55,10 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("recipe", metavar="RECIPE", choices=list(RECIPES), help=f"one of {', '.join(RECIPES)}")
     parser.add_argument(
-        "--list", action=_List, nargs=0, help="list the recipes, what they are in the paper, and how long they take"
+        "--list",
+        action=_List,
+        nargs=0,
+        help="list the recipes with their labels in the paper and their times, and end (default: do not)",
     )
     parser.add_argument(
         "--scale",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,14 @@ def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]
             yield found
         outcome = _train(panel.title, arms, reproduction.at, lab)
         warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
-        reproduction.panels.append(FinishedPanel.of(panel, outcome, warning, searched))
+        reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
+        reproduction.write(_prose(plan), complete=False)  # before the plan thinks about the next one
         yield reproduction.panels[-1].text(width)
         try:
             panel = panels.send(outcome)
         except StopIteration:
             panel = None
-        files = reproduction.write(_prose(plan), complete=panel is None)
+    files = reproduction.write(_prose(plan), complete=True)
     yield "\n".join(f"{kind}: {path}" for kind, path in files)
 
 
@@ -66,10 +67,17 @@ class Reproduction:
     at: Scale
     folder: Path
     panels: list[FinishedPanel] = field(default_factory=list)
+    pictures: dict[str, list[Path]] = field(default_factory=dict)
+    """The files of each figure, by its name."""
+
+    def add(self, panel: FinishedPanel) -> None:
+        """Take a panel that is done, and draw the figure that it belongs to."""
+        self.panels.append(panel)
+        if panel.charts:
+            self.pictures[panel.panel.figure] = self._draw(panel.panel.figure)
 
     def write(self, prose: str, *, complete: bool) -> list[tuple[str, Path]]:
         """Write everything that is known; return the files by what they are."""
-        pictures = {figure: self._draw(figure) for figure in self._figures()}
         about = {
             "recipe": self.name,
             "scale": self.at.name,
@@ -78,24 +86,17 @@ class Reproduction:
             "complete": complete,
         }
         contents = {
-            "report.md": self._markdown(prose, pictures, complete=complete),
+            "report.md": self._markdown(prose, complete=complete),
             "verdict.json": _json(about | {"panels": [panel.verdicts() for panel in self.panels]}),
             "panels.json": _json(about | {"panels": [panel.data() for panel in self.panels]}, indent=None),
         }
         for name, content in contents.items():
             write_atomically(self.folder / name, content)
-        drawn = [("figure", path) for files in pictures.values() for path in files]
+        drawn = [("figure", path) for files in self.pictures.values() for path in files]
         return [*drawn, ("report", self.folder / "report.md"), ("verdicts", self.folder / "verdict.json")]
 
-    def _figures(self) -> dict[str, list[FinishedPanel]]:
-        grouped: dict[str, list[FinishedPanel]] = {}
-        for panel in self.panels:
-            if panel.charts:
-                grouped.setdefault(panel.panel.figure, []).append(panel)
-        return grouped
-
     def _draw(self, name: str) -> list[Path]:
-        panels = self._figures()[name]
+        panels = [panel for panel in self.panels if panel.panel.figure == name]
         charts = [chart for panel in panels for chart in panel.charts]
         caption = "\n".join(dict.fromkeys(panel.panel.caption for panel in panels if panel.panel.caption))
         warning = next((panel.warning for panel in panels if panel.warning), "")
@@ -104,10 +105,10 @@ class Reproduction:
             chart.draw(axes)
         return figures.save(figure, self.folder, f"{self.name}-{name}" if name else self.name)
 
-    def _markdown(self, prose: str, pictures: Mapping[str, Sequence[Path]], *, complete: bool) -> str:
+    def _markdown(self, prose: str, *, complete: bool) -> str:
         labels = ", ".join(self.recipe.labels)
         parts = [f"# {self.name}", f"{self.recipe.summary} (the paper's {labels}), at {self.at.name} scale.", prose]
-        left = dict(pictures)
+        left = dict(self.pictures)
         for panel in self.panels:
             begun = left.pop(panel.panel.figure, [])
             parts.append(panel.markdown([path.name for path in begun if path.suffix == ".png"]))
