@@ -1,56 +1,174 @@
-"""The recipes that need no training: their files, and what a list of all loads."""
+"""Every recipe at smoke scale, through the engine; and the one list of them."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from PIL import Image
 
-from ademamix.lab.recipes import (
-    NO_TRAINING,
-    RECIPES,
-    load,
-)
+from ademamix.cli import main
+from ademamix.lab.recipes import RECIPES, load
+from ademamix.lab.reproduction.claims import OPEN, Verdict
+from ademamix.lab.reproduction.engine import reproduce
+from ademamix.lab.reproduction.scale import SCALES
+from ademamix.lab.runs.laboratory import Lab
 
-FILES = {  # toy-rosenbrock has tests of its own
-    "toy-two-emas": ["toy-two-emas"],
-    "ema-weights": ["ema-weights"],
-    "beta3-schedule": ["beta3-schedule"],
-    "mix-weights": ["mix-weights", "mix-weights-schedules"],
-    "nested-emas": ["nested-emas"],
+NOT_SO_HERE = {
+    "nested-emas": ["AdMeta gives recent gradients less weight than a single EMA"],
+    "toy-rosenbrock": [
+        "AdEMAMix reaches better solutions than every Adam run at every beta3 of the sweep",
+        "AdEMAMix reaches a better solution than Adam at every learning rate that was tried for Adam",
+    ],
 }
+"""What does not hold, of the recipes that need no training; all else that they claim does."""
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_recipe_writes_whole_files_and_the_same_every_time(name, tmp_path):
-    report = load(name)(tmp_path, "smoke")
-    files = [tmp_path / f"{file}.{kind}" for file in FILES[name] for kind in ("png", "svg")]
-    assert sorted(tmp_path.iterdir()) == sorted(files)
-    for file in files:
-        assert str(file) in report
-        if file.suffix == ".png":
-            with Image.open(file) as image:
-                image.load()
-                assert min(image.size) > 500
-        else:
-            assert ElementTree.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    before = [file.read_bytes() for file in files]
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_at_smoke_scale(name: str, tmp_path: Path, lab: Lab) -> None:
+    text = "\n".join(reproduce(name, SCALES["smoke"], tmp_path, lab))
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert (verdict["recipe"], verdict["scale"], verdict["complete"]) == (name, "smoke", True)
+    assert verdict["labels"] == list(RECIPES[name].labels)
+    for claim in (claim for panel in verdict["panels"] for claim in panel["claims"]):
+        assert set(claim) == {"claim", "source", "verdict", "reason", "numbers", "seeds"}
+        assert claim["verdict"] in get_args(Verdict)
+        assert claim["numbers"]
+        assert claim["claim"] in " ".join(text.split())
+    panels = json.loads((tmp_path / "panels.json").read_text())["panels"]
+    assert [panel["claims"] for panel in panels] == [panel["claims"] for panel in verdict["panels"]]
+    assert all(panel["claims"] and panel["charts"] and panel["tables"] for panel in panels)
+    _check_figures(tmp_path, name, {panel["figure"] for panel in panels})
+    report = (tmp_path / "report.md").read_text()
+    assert report.startswith(f"# {name}\n")
+    assert all(picture.name in report for picture in tmp_path.glob("*.png"))
 
-    assert ("they show nothing" in report) != (NO_TRAINING in report)
-    scale = "paper" if NO_TRAINING in report else "smoke"
-    assert load(name)(tmp_path, scale) == report
-    assert [file.read_bytes() for file in files] == before
+
+def _check_figures(folder: Path, name: str, figures: set[str]) -> None:
+    expected = {f"{name}-{figure}" if figure else name for figure in figures}
+    assert {path.stem for path in folder.glob("*.png")} == {path.stem for path in folder.glob("*.svg")} == expected
+    for path in folder.glob("*.png"):
+        with Image.open(path) as image:
+            image.load()
+            assert min(image.size) > 500
+    for path in folder.glob("*.svg"):
+        assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_listing_the_recipes_loads_no_framework():
-    code = (
-        "import sys, ademamix.lab.recipes as recipes\n"
-        "assert recipes.RECIPES and recipes.SCALES == ('smoke', 'laptop', 'paper')\n"
-        "print([name for name in ('torch', 'matplotlib', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert {"toy-rosenbrock", "lm-comparison", *FILES} == set(RECIPES)
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if not recipe.trains])
+def test_claims_of_the_recipes_that_need_no_training(name: str) -> None:
+    decisions = {
+        claim.text: claim.decide(None)  # they look at no outcome
+        for panel in load(name)(SCALES["paper"])
+        for claim in panel.claims
+    }
+    assert all(not decision.seeds for decision in decisions.values())
+    assert [text for text, decision in decisions.items() if decision.verdict != "holds"] == NOT_SO_HERE.get(name, [])
+
+
+def test_what_is_too_short_concludes_nothing(tmp_path: Path, lab: Lab) -> None:
+    *_, files = reproduce("toy-two-emas", SCALES["smoke"], tmp_path, lab)
+    (panel,) = json.loads((tmp_path / "verdict.json").read_text())["panels"]
+    assert {claim["verdict"] for claim in panel["claims"]} == {OPEN}
+    assert panel["warning"] == "Only 40 steps, to see that it works: they show nothing."
+    assert panel["warning"] in (tmp_path / "report.md").read_text()
+    assert str(tmp_path / "verdict.json") in files
+
+
+def test_files_are_the_same_every_time(tmp_path: Path, lab: Lab) -> None:
+    contents = []
+    for _ in range(2):
+        list(reproduce("nested-emas", SCALES["smoke"], tmp_path, lab))
+        contents.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 5
+
+
+class TestList:
+    def test_listing_loads_no_framework(self) -> None:
+        code = (
+            "import sys, ademamix.lab.recipes as recipes\n"
+            "assert recipes.RECIPES and recipes.SCALES == ('smoke', 'laptop', 'paper')\n"
+            "print([name for name in ('torch', 'matplotlib', 'numpy', 'pydantic') if name in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+    def test_the_list_and_the_modules_are_the_same(self) -> None:
+        package = importlib.import_module("ademamix.lab.recipes")
+        modules = {path.stem.replace("_", "-") for path in Path(package.__file__).parent.glob("[!_]*.py")}
+        assert modules == set(RECIPES)
+        assert all(callable(load(name)) for name in RECIPES)
+
+    def test_command_lists(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            main(["reproduce", "--list"])
+        assert ended.value.code == 0
+        header, *rows = capsys.readouterr().out.splitlines()
+        assert header.split() == ["recipe", "in", "the", "paper", "laptop", "shows"]
+        for row, (name, recipe) in zip(rows, RECIPES.items(), strict=True):
+            assert row.startswith(name)
+            assert all(part in row for part in (*recipe.labels, recipe.laptop, recipe.summary))
+
+
+class TestCommand:
+    def test_writes_the_report_and_prints_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["reproduce", "ema-weights", "--scale", "paper", "--out", str(tmp_path / "new")]) == 0
+        printed = capsys.readouterr().out
+        folder = tmp_path / "new" / "ema-weights" / "paper"
+        names = ["ema-weights.png", "ema-weights.svg", "panels.json", "report.md", "verdict.json"]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        assert str(folder / "report.md") in printed
+        assert "6,930.1" in printed
+        assert "holds: No beta gives weight to the immediate past and to very old steps at once." in printed
+
+    def test_folder_that_cannot_be_written(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").write_text("")
+        monkeypatch.chdir(tmp_path)
+        assert main(["reproduce", "ema-weights", "--out", "file"]) == 2
+        printed, message = capsys.readouterr()
+        assert printed == ""
+        assert message.startswith("ademamix: error: cannot write to the folder ")
+        assert "'file" in message
+        assert "--out DIR" in message
+        assert message.count("\n") == 1
+
+    @pytest.mark.parametrize("missing", ["matplotlib", "torch"])
+    def test_package_that_is_missing(
+        self, missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours = ("ademamix.lab.recipes.", "ademamix.lab.report.", "ademamix.lab.reproduction.")
+        for name in [*sys.modules]:
+            if name.startswith(ours) or name.split(".")[0] == missing:
+                monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(sys, "meta_path", [Absent(missing), *sys.meta_path])
+        assert main(["reproduce", "toy-rosenbrock", "--out", str(tmp_path)]) == 2
+        assert f"needs {missing}, which is not installed: pip install 'ademamix[lab]'" in capsys.readouterr().err
+
+    def test_help_teaches(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stopped:
+            main(["reproduce", "--help"])
+        assert stopped.value.code == 0
+        text = capsys.readouterr().out
+        assert "ademamix reproduce toy-rosenbrock" in text
+        assert "Rosenbrock function" in text
+
+
+class Absent:
+    """A finder of modules that does not find one package."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.split(".")[0] == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -53,23 +53,17 @@ def draw(comparison: Comparison) -> Figure:
     """Draw the validation losses."""
     from matplotlib.figure import Figure
 
-    from ademamix.lab.report import figures
+    from ademamix.lab.report.losses import LossCurve, loss_chart
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.subplots()
-    for arm, look in zip(comparison.arms, figures.looks([arm.optimizer.name for arm in comparison.arms]), strict=True):
-        figures.draw_line(axes, list(arm.curve), list(arm.curve.values()), look, f"{arm.name}: {_end(arm)}")
-    if comparison.level is not None:
-        axes.axhline(comparison.level, color="0.6", linewidth=0.8)
+    curves = [LossCurve(arm.name, arm.optimizer.name, arm.curve, arm.loss) for arm in comparison.arms]
+    levels = {} if comparison.level is None else {comparison.first.name: comparison.level}
+    seeds = f"mean of {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
+    loss_chart(f"Same model, same batches, {seeds}", curves, levels, "validation loss").draw(axes)
     saving = [arm for arm in comparison.arms[1:] if (comparison.saved(arm) or 0) > 0]
     if len(saving) == 1:  # several arrows would cross; the report has the steps
         _mark_saving(axes, comparison, saving[0])
-    ended = [arm for arm in comparison.arms if math.isfinite(arm.loss)]
-    figures.show_ends(axes, [arm.curve for arm in ended or comparison.arms])
-    axes.set_xlabel("step")
-    axes.set_ylabel("validation loss")
-    seeds = f"mean of {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
-    figures.finish(axes, f"Same model, same batches, {seeds}", "upper right")
     return figure
 
 
@@ -84,7 +78,3 @@ def _mark_saving(axes: Axes, comparison: Comparison, arm: Arm) -> None:
         textcoords="axes fraction",
         arrowprops={"arrowstyle": "->"},
     )
-
-
-def _end(arm: Arm) -> str:
-    return f"{arm.loss:.4f}" if math.isfinite(arm.loss) else "diverged"

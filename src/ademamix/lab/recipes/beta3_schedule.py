@@ -1,58 +1,39 @@
 """The schedule of beta3 against a linear one: the paper's figure beta_scheduler.
 
 Both go from 0.9 to 0.999 and to 0.9999, as in the paper. Only t/T matters for their shape; T is ours. Panel (a) is the
-paper's. Panels (b) and (c) are ours: the half-life, which the schedule of the paper raises linearly.
+paper's. Panels (b) and (c) are ours: the half-life, which the schedule of the paper raises by the same amount at each
+step. It looks more aggressive, since a small beta has to grow fast to change its half-life at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import beta3_at, half_life
-from ademamix.lab.recipes import NO_TRAINING, Scale, report
-from ademamix.lab.report import figures
+from ademamix.lab.report.charts import Lines, Series
+from ademamix.lab.reproduction.claims import Claim, every, lower, measured
+from ademamix.lab.reproduction.panel import Panel, Panels, Table
+from ademamix.lab.reproduction.scale import Scale
 
 STEPS = 1000
 START = 0.9
-ENDS = (0.999, 0.9999)
-
-
-def paper_schedule(t: int, end: float) -> float:
-    """Return AdEMAMix's beta3 at step t of `STEPS`.
-
-    >>> round(paper_schedule(500, end=0.9999), 4)
-    0.9998
-    """
-    return beta3_at(t, end, START, STEPS)
-
-
-def linear_schedule(t: int, end: float) -> float:
-    r"""Return what would be beta3 at step t if it grew linearly.
-
-    .. math:: \beta_{start} + (\beta_{end} - \beta_{start})\, t/T
-
-    >>> round(linear_schedule(500, end=0.9999), 5)
-    0.94995
-    """
-    return START + (end - START) * t / STEPS
-
-
-SCHEDULES: dict[str, Callable[[int, float], float]] = {"AdEMAMix": paper_schedule, "linear": linear_schedule}
-LOOKS = {
-    ("AdEMAMix", 0.999): figures.SERIES[3],
-    ("AdEMAMix", 0.9999): figures.SERIES[0],
-    ("linear", 0.999): figures.SERIES[4],
-    ("linear", 0.9999): figures.SERIES[2],
+ENDS = LOW, HIGH = (0.999, 0.9999)
+PROGRESS = np.arange(1, STEPS + 1) / STEPS
+SCHEDULES: dict[str, Callable[[int, float], float]] = {
+    "AdEMAMix": lambda t, end: beta3_at(t, end, START, STEPS),
+    "linear": lambda t, end: START + (end - START) * t / STEPS,
 }
 
 
 def betas(name: str, end: float) -> NDArray[np.float64]:
-    """Return beta3 at steps 1 to `STEPS` under one of `SCHEDULES`."""
+    """Return beta3 at steps 1 to `STEPS` under one of `SCHEDULES`.
+
+    >>> [round(float(betas(name, 0.9999)[499]), 4) for name in SCHEDULES]
+    [0.9998, 0.95]
+    """
     return np.array([SCHEDULES[name](t, end) for t in range(1, STEPS + 1)])
 
 
@@ -61,66 +42,59 @@ def half_lives(name: str, end: float) -> NDArray[np.float64]:
     return np.array([half_life(beta) for beta in betas(name, end)])
 
 
-def table() -> str:
-    """Return beta3 and its half-life after 1/4, 1/2, 3/4 and all of the steps as a plain table."""
-    quarters = [STEPS // 4, STEPS // 2, 3 * STEPS // 4, STEPS]
-    lines = [
-        f"{'':20}{'beta3 at t =':>14}{'':26}{'half-life in steps at t =':>29}",
-        f"{'schedule':12}{'to':8}" + "".join(f"{name:>10}" for name in ("T/4", "T/2", "3T/4", "T") * 2),
-    ]
-    for end in ENDS:
-        for name, schedule in SCHEDULES.items():
-            values = [schedule(t, end) for t in quarters]
-            lines.append(
-                f"{name:12}{end:<8g}"
-                + "".join(f"{beta:10.6f}" for beta in values)
-                + "".join(f"{half_life(beta):10,.1f}" for beta in values)
-            )
-    return "\n".join(line.rstrip() for line in lines)
+def plan(at: Scale) -> Panels:
+    """Yield beta3 as the paper draws it, and the half-life for each final value."""
+    every_one = [(name, end) for end in ENDS for name in SCHEDULES]
+    charts = [_chart(f"(a) $\\beta_3$ from {START:g}", "$\\beta_3$", every_one, betas)]
+    for letter, end in zip("bc", ENDS, strict=True):
+        title = f"({letter}) Half-life, to $\\beta_3={end:g}$"
+        charts.append(_chart(title, "half-life (steps)", [(name, end) for name in SCHEDULES], half_lives))
+    quarters = {"T/4": STEPS // 4, "T/2": STEPS // 2, "3T/4": 3 * STEPS // 4, "T": STEPS}
+    header = ["schedule", "to", *(f"beta3 at {t}" for t in quarters), *(f"half-life at {t}" for t in quarters)]
+    rows = []
+    for name, end in every_one:
+        values = [betas(name, end)[t - 1] for t in quarters.values()]
+        lives = [f"{half_life(beta):,.1f}" for beta in values]
+        rows.append([name, f"{end:g}", *(f"{beta:.6f}" for beta in values), *lives])
+    title = f"beta3 from {START:g} to {LOW:g} and to {HIGH:g} over T steps"
+    yield Panel("The schedule of beta3", charts=charts, tables=[Table(header, rows, title)], claims=list(_claims()))
 
 
-def reading() -> str:
-    """Say what the numbers show."""
-    low, high = ENDS
-    apart = {name: abs(betas(name, high) - betas(name, low)).max() for name in SCHEDULES}
-    paper, linear = (half_life(schedule(STEPS // 2, high)) for schedule in (paper_schedule, linear_schedule))
-    tenth = (paper_schedule(STEPS // 10, high) - START) / (high - START)
-    return (
-        f"AdEMAMix's schedule raises the half-life by the same amount at each step: half way to {high:g} it is "
-        f"{paper:,.0f} steps, where a linear beta3 has {linear:.0f} and makes up for it at the end. It looks more "
-        f"aggressive, covering {tenth:.0%} of the way in beta in the first tenth, for a small beta has to grow fast to "
-        f"change its half-life at all: +0.0001 adds {half_life(0.9001) - half_life(0.9):.3f} steps at 0.9, and "
-        f"{half_life(0.9991) - half_life(0.999):.0f} at 0.999. The linear schedules to {low:g} and {high:g} are never "
-        f"more than {apart['linear']:.4f} apart until they end, though their half-lives end ten times apart; "
-        f"AdEMAMix's are up to {apart['AdEMAMix']:.3f} apart."
+def _claims() -> Iterator[Claim]:
+    rises = np.diff(half_lives("AdEMAMix", HIGH))
+    yield Claim(
+        "The schedule raises the half-life by the same amount at each step, a linear beta3 nearly all at its end",
+        every(
+            lower(measured("the spread of the rises, relative to their mean", np.ptp(rises) / rises.mean()), 1e-6),
+            lower(measured("the half-life of a linear beta3 at T/2", half_lives("linear", HIGH)[STEPS // 2 - 1]), 15.0),
+        ),
+    )
+    slopes = np.diff(betas("AdEMAMix", HIGH)) * STEPS / (HIGH - START)
+    yield Claim(
+        "The schedule increases fast for small values of beta and slowly for large ones",
+        every(
+            lower(5.0, measured("its first slope, in units of the linear one", slopes[0])),
+            lower(measured("its last slope, in units of the linear one", slopes[-1]), 0.02),
+            lower(measured("the largest change of its slope", np.diff(slopes).max()), 0.0),
+        ),
+    )
+    small, large = (half_life(beta + 0.0001) - half_life(beta) for beta in (0.9, 0.999))
+    yield Claim(
+        "The same increase has a bigger impact on a larger beta",
+        lower(measured("the half-life gained by +0.0001 at 0.9", small), measured("the same at 0.999", large)),
+    )
+    apart = {name: float(abs(betas(name, HIGH) - betas(name, LOW)).max()) for name in SCHEDULES}
+    yield Claim(
+        "The two linear schedules look practically the same, those of AdEMAMix do not",
+        every(
+            lower(measured("the largest distance between the linear ones", apart["linear"]), 0.001),
+            lower(0.05, measured("the largest distance between those of AdEMAMix", apart["AdEMAMix"])),
+        ),
     )
 
 
-def draw() -> Figure:
-    """Draw beta3 as the paper does, and the half-life for each final value."""
-    figure = Figure(figsize=(14, 4.6), layout="constrained")
-    beta, *lives = figure.subplots(1, 3, width_ratios=(1.2, 1, 1))
-    progress = np.arange(1, STEPS + 1) / STEPS
-    for (name, end), look in LOOKS.items():
-        label = f"{name}, to {end:g}"
-        figures.draw_line(beta, progress, betas(name, end), look, label)
-        figures.draw_line(lives[ENDS.index(end)], progress, half_lives(name, end), look, label)
-    for axes in (beta, *lives):
-        axes.set_xlabel("$t/T$")
-    beta.set_ylabel("$\\beta_3$")
-    lives[0].set_ylabel("half-life (steps)")
-    figures.finish(beta, f"(a) $\\beta_3$ from {START:g}", legend="lower right")
-    for axes, end, panel in zip(lives, ENDS, "bc", strict=True):
-        figures.finish(axes, f"({panel}) Half-life, to $\\beta_3={end:g}$", legend="upper left")
-    return figure
-
-
-def reproduce(folder: Path, scale: Scale) -> str:
-    """Write `beta3-schedule.png` and `.svg` into `folder` and return the report to print; scales do not differ."""
-    return report(
-        f"beta3 from {START:g} to {ENDS[0]:g} and to {ENDS[1]:g} over T steps",
-        table(),
-        reading(),
-        NO_TRAINING,
-        figures=figures.save(draw(), folder, "beta3-schedule"),
-    )
+def _chart(
+    title: str, y_label: str, lines: list[tuple[str, float]], of: Callable[[str, float], NDArray[np.float64]]
+) -> Lines:
+    series = [Series.of(f"{name}, to {end:g}", PROGRESS, of(name, end)) for name, end in lines]
+    return Lines(title, "$t/T$", y_label, series, legend="lower right" if of is betas else "upper left")

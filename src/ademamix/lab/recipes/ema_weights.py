@@ -9,111 +9,92 @@ Weights are those of the sum itself, not divided by their total: AdEMAMix does n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ademamix import half_life
-from ademamix.lab.recipes import NO_TRAINING, Scale, report
-from ademamix.lab.report import figures
+from ademamix.lab.recipes.formulas.averages import STEPS, ema_weights
+from ademamix.lab.report.charts import Lines, Series
+from ademamix.lab.reproduction.claims import Claim, every, lower, measured
+from ademamix.lab.reproduction.panel import Panel, Panels, Table
+from ademamix.lab.reproduction.scale import Scale
 
-STEPS = 10_000
 BETAS = (0.9, 0.99, 0.999, 0.9999)
 RECENT, OLD = 10, 5000
 LOWEST = 1e-9  # where the figure ends
 
 
-def ema_weights(beta: float, steps: int = STEPS) -> NDArray[np.float64]:
-    r"""Return the weights of the gradients g(T), g(T - 1), ..., g(0) in an EMA after T = `steps` steps.
+def recent_and_old(beta: float) -> tuple[float, float]:
+    """Return the weight on the last `RECENT` gradients, and on those more than `OLD` steps old.
 
-    .. math:: \text{EMA}(\beta, g^{(0)}, \ldots, g^{(T)}) = \sum_{i=0}^T \beta^i (1-\beta)\, g^{(T-i)}
-
-    >>> ema_weights(0.5, steps=3).tolist()
-    [0.5, 0.25, 0.125, 0.0625]
-
-    Reference: caption of figure limitation-EMA of the paper.
+    >>> [round(weight, 3) for weight in recent_and_old(0.9999)]
+    [0.001, 0.239]
     """
-    return np.asarray((1 - beta) * beta ** np.arange(steps + 1))
+    weights = ema_weights(beta)
+    return float(weights[:RECENT].sum()), float(weights[OLD + 1 :].sum())
 
 
-@dataclass(frozen=True)
-class Split:
-    """How one EMA divides its weight between the recent and the old gradients."""
-
-    beta: float
-    newest: float
-    recent: float
-    """On the last `RECENT` gradients."""
-    old: float
-    """On gradients that are more than `OLD` steps old."""
-    total: float
-
-    @classmethod
-    def of(cls, beta: float) -> Split:
-        """Split the weights that `beta` gives after `STEPS` steps.
-
-        >>> round(Split.of(0.9).recent, 3), round(Split.of(0.9999).old, 3)
-        (0.651, 0.239)
-        """
-        weights = ema_weights(beta)
-        return cls(
-            beta, float(weights[0]), float(weights[:RECENT].sum()), float(weights[OLD + 1 :].sum()), weights.sum()
-        )
-
-
-def table() -> str:
-    """Return the split of each beta as a plain table."""
-    lines = [
-        f"{'':8}{'half-life':>10}{'weight on':>14}{'weight on':>18}{'weight on':>19}",
-        f"{'beta':8}{'(steps)':>10}{'the newest':>14}{f'the last {RECENT}':>18}{f'over {OLD:,} steps':>19}{'total':>9}",
+def plan(at: Scale) -> Panels:
+    """Yield the weights over the step of each gradient, as the paper does, and over its age."""
+    charts = [
+        _weights(f"(a) Weight of each gradient after {STEPS:,} steps", np.arange(0, STEPS + 1, 10), by_age=False),
+        _weights("(b) The same, the last steps in full view", np.unique(np.geomspace(1, STEPS, 400).astype(int))),
     ]
-    for split in map(Split.of, BETAS):
-        lines.append(
-            f"{split.beta:<8g}{half_life(split.beta):10,.1f}{split.newest:14.4f}{split.recent:18.4f}"
-            f"{split.old:19.2g}{split.total:9.3f}"
-        )
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def reading() -> str:
-    """Say what the numbers show."""
-    fast, slow = Split.of(BETAS[0]), Split.of(BETAS[-1])
-    return (
-        f"beta = {fast.beta:g} gives {fast.recent:.0%} of its weight to the last {RECENT} gradients and practically "
-        f"none to those older than {OLD:,} steps. beta = {slow.beta:g} gives those {slow.old:.2f} of its "
-        f"{slow.total:.2f}, but {slow.recent:.3f} to the last {RECENT}: its weights are nearly uniform, the newest "
-        f"only {1 / slow.beta**STEPS:.1f} times the oldest. No beta does both, so AdEMAMix adds two."
+    header = ["beta", "half-life (steps)", "on the newest", f"on the last {RECENT}", f"over {OLD:,} steps", "total"]
+    rows = []
+    for beta in BETAS:
+        weights, (recent, old) = ema_weights(beta), recent_and_old(beta)
+        rows.append([f"{beta:g}", f"{half_life(beta):,.1f}", f"{weights[0]:.4f}", f"{recent:.4f}", f"{old:.2g}"])
+        rows[-1].append(f"{weights.sum():.3f}")
+    yield Panel(
+        "The weights of an average",
+        charts=charts,
+        tables=[Table(header, rows, f"Weight (1 - beta) beta^i of the gradient i steps ago, after {STEPS:,} steps")],
+        claims=list(_claims()),
     )
 
 
-def draw() -> Figure:
-    """Draw the weights over the step of each gradient, as the paper does, and over its age."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    by_step, by_age = figure.subplots(1, 2, sharey=True)
-    even_ages = np.arange(0, STEPS + 1, 10)
-    spread_ages = np.unique(np.geomspace(1, STEPS, 400).astype(int))
-    for beta, look in zip(BETAS, figures.SERIES, strict=False):
+def _claims() -> Iterator[Claim]:
+    (recent, old), (_, old_of_large), large = (
+        recent_and_old(BETAS[0]),
+        recent_and_old(BETAS[-1]),
+        ema_weights(BETAS[-1]),
+    )
+    yield Claim(
+        "A small beta, 0.9, gives a high weight to the immediate past and a negligible one to older steps",
+        every(
+            lower(0.5, measured(f"its weight on the last {RECENT}", recent)),
+            lower(measured(f"its weight on gradients over {OLD:,} steps old", old), 1e-9),
+        ),
+    )
+    yield Claim(
+        "A high beta, 0.9999, gives a relatively uniform, yet non-negligible weight to all gradients",
+        every(
+            lower(measured("its weight on the newest over that on the oldest", large[0] / large[-1]), 3.0),
+            lower(0.2, measured(f"its weight on gradients over {OLD:,} steps old", old_of_large)),
+        ),
+    )
+    both = max(min(recent_and_old(float(beta))) for beta in 1 - np.geomspace(1e-6, 0.5, 200))
+    yield Claim(
+        "No beta gives weight to the immediate past and to very old steps at once",
+        lower(measured("the largest weight that a beta gives to both", both), 0.01),
+    )
+
+
+def _weights(title: str, ages: NDArray[np.int64], by_age: bool = True) -> Lines:
+    series = []
+    for beta in BETAS:
         weights = ema_weights(beta)
-        for axes, ages in ((by_step, even_ages), (by_age, spread_ages)):
-            seen = ages[weights[ages] >= LOWEST]
-            x = STEPS - seen if axes is by_step else seen
-            figures.draw_line(axes, x, weights[seen], look, f"$\\beta={beta:g}$")
-    by_step.set(yscale="log", ylim=(LOWEST, 0.3), xlabel="step $t$ of the gradient", ylabel="weight $w_t$")
-    by_age.set(xscale="log", xlabel=f"age of the gradient, ${STEPS}-t$")
-    figures.finish(by_step, f"(a) Weight of each gradient after {STEPS:,} steps", legend="upper left")
-    figures.finish(by_age, "(b) The same, the last steps in full view", legend="lower left")
-    return figure
-
-
-def reproduce(folder: Path, scale: Scale) -> str:
-    """Write `ema-weights.png` and `.svg` into `folder` and return the report to print; scales do not differ."""
-    return report(
-        f"weight (1 - beta) beta^i of the gradient i steps ago, after {STEPS:,} steps",
-        table(),
-        reading(),
-        NO_TRAINING,
-        figures=figures.save(draw(), folder, "ema-weights"),
+        seen = ages[weights[ages] >= LOWEST]
+        series.append(Series.of(f"$\\beta={beta:g}$", seen if by_age else STEPS - seen, weights[seen]))
+    return Lines(
+        title,
+        f"age of the gradient, ${STEPS}-t$" if by_age else "step $t$ of the gradient",
+        "weight $w_t$",
+        series,
+        logarithmic="xy" if by_age else "y",
+        y_range=(LOWEST, 0.3),
+        legend="lower left" if by_age else "upper left",
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ DOTTED: LineStyleType = (0, (1, 1.2))
 LONG_DASHED: LineStyleType = (0, (9, 2))
 
 DOTS_PER_INCH = 160
+MOST_IN_A_ROW = 4
 
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
 
@@ -95,6 +97,8 @@ OTHERS = (
 def looks(optimizers: Sequence[str]) -> list[Look]:
     """Return how the curve of each optimizer is drawn: AdamW and AdEMAMix as everywhere, and no two alike.
 
+    The name "" is that of a series that is no optimizer's.
+
     >>> first, second, third = looks(["adamw", "ademamix", "lion"])
     >>> (first, second, third) == (ADAM[0], ADEMAMIX[0], OTHERS[0])
     True
@@ -105,21 +109,12 @@ def looks(optimizers: Sequence[str]) -> list[Look]:
         for line, mark in itertools.product(everyone, reversed(everyone))
         for one in everyone
     )
-    families = {"adamw": iter(ADAM), "ademamix": iter(ADEMAMIX)}
+    families = {"": iter(SERIES), "adamw": iter(ADAM), "ademamix": iter(ADEMAMIX)}
     others, used = iter(OTHERS), []
     for name in optimizers:
         candidates = itertools.chain(families.get(name, others), others, spare)
         used.append(next(look for look in candidates if look not in used))
     return used
-
-
-def show_ends(axes: Axes, curves: Sequence[Mapping[int, float]], room: float = 0.6) -> None:
-    """Limit the loss axis to what matters: from the lowest loss to `room` above it, and to the end of every curve."""
-    finite = [[loss for loss in curve.values() if math.isfinite(loss)] for curve in curves]
-    finite = [losses for losses in finite if losses]
-    if finite:
-        low, highest_end = min(map(min, finite)), max(losses[-1] for losses in finite)
-        axes.set_ylim(low - 0.05 * room, max(low + room, highest_end + 0.1 * (highest_end - low)))
 
 
 def draw_line(
@@ -143,11 +138,23 @@ def finish(axes: Axes, title: str, legend: Corner, grid: bool = True) -> None:
         axes.grid(color="0.92")
 
 
-def warn_of_smoke(figure: Figure, steps: int) -> str:
-    """Write over a figure that its runs are too short to show anything, and return the same for the report."""
-    warning = f"Only {steps} steps, to see that it works: they show nothing."
-    figure.suptitle(warning, color="red")
-    return warning
+def side_by_side(panels: int, caption: str, warning: str) -> tuple[Figure, list[Axes]]:
+    """Return a figure with room for so many panels, in one row or, from five on, in two.
+
+    The caption stands below them, and a warning, if there is one, above them in red.
+    """
+    rows = 1 if panels <= MOST_IN_A_ROW else 2
+    columns = math.ceil(panels / rows)
+    width = {1: 7.0, 2: 5.6, 3: 4.8}.get(columns, 4.4)
+    figure = Figure(figsize=(width * columns, 4.6 * rows), layout="constrained")
+    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in places[panels:]:
+        unused.set_axis_off()
+    if caption:
+        figure.supxlabel(textwrap.fill(caption, int(12 * width * columns)), fontsize=9.5)
+    if warning:
+        figure.suptitle(warning, color="red")
+    return figure, places[:panels]
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

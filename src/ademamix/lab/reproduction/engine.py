@@ -1,0 +1,165 @@
+"""Carries out a recipe, panel by panel: searches, trains, decides, draws, and writes after each what there is.
+
+In `OUT/RECIPE/SCALE/` there are then the figures, `report.md` for a reader, `verdict.json` with every claim and its
+verdict, and `panels.json` with everything that the figures and tables show. Runs are kept, so that a recipe that was
+stopped continues from there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ademamix
+from ademamix.lab import tuning
+from ademamix.lab.config import Run
+from ademamix.lab.recipes import RECIPES, Recipe, load
+from ademamix.lab.report import figures, tables
+from ademamix.lab.reproduction.finished import FinishedPanel
+from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
+from ademamix.lab.reproduction.panel import Panel, Plan
+from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.runs.atomic import write_atomically
+from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.runs.record import RunFolder
+
+FIRST_RATES = 3
+"""With how many learning rates a search begins, around that of the arm."""
+
+
+def reproduce(name: str, at: Scale, folder: Path, lab: Lab) -> Iterator[str]:
+    """Carry out a recipe by name and yield its report in parts as they are found; the files go to `folder`."""
+    return carry_out(Reproduction(name, RECIPES[name], at, folder), load(name), lab)
+
+
+def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]:
+    """Carry out a plan, panel by panel."""
+    panels, width = plan(reproduction.at), tables.width_of_output()
+    panel: Panel | None = next(panels)
+    while panel is not None:
+        arms, searched, found = _search(panel, reproduction.at, lab)
+        if found:
+            yield found
+        outcome = _train(panel.title, arms, reproduction.at, lab)
+        warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
+        reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
+        reproduction.write(_prose(plan), complete=False)  # before the plan thinks about the next one
+        yield reproduction.panels[-1].text(width)
+        try:
+            panel = panels.send(outcome)
+        except StopIteration:
+            panel = None
+    files = reproduction.write(_prose(plan), complete=True)
+    yield "\n".join(f"{kind}: {path}" for kind, path in files)
+
+
+@dataclass
+class Reproduction:
+    """A recipe at a scale, its finished panels and its files."""
+
+    name: str
+    recipe: Recipe
+    at: Scale
+    folder: Path
+    panels: list[FinishedPanel] = field(default_factory=list)
+    pictures: dict[str, list[Path]] = field(default_factory=dict)
+    """The files of each figure, by its name."""
+
+    def add(self, panel: FinishedPanel) -> None:
+        """Take a panel that is done, and draw the figure that it belongs to."""
+        self.panels.append(panel)
+        if panel.charts:
+            self.pictures[panel.panel.figure] = self._draw(panel.panel.figure)
+
+    def write(self, prose: str, *, complete: bool) -> list[tuple[str, Path]]:
+        """Write everything that is known; return the files by what they are."""
+        about = {
+            "recipe": self.name,
+            "scale": self.at.name,
+            "labels": list(self.recipe.labels),
+            "ademamix": ademamix.__version__,
+            "complete": complete,
+        }
+        contents = {
+            "report.md": self._markdown(prose, complete=complete),
+            "verdict.json": _json(about | {"panels": [panel.verdicts() for panel in self.panels]}),
+            "panels.json": _json(about | {"panels": [panel.data() for panel in self.panels]}, indent=None),
+        }
+        for name, content in contents.items():
+            write_atomically(self.folder / name, content)
+        drawn = [("figure", path) for files in self.pictures.values() for path in files]
+        return [*drawn, ("report", self.folder / "report.md"), ("verdicts", self.folder / "verdict.json")]
+
+    def _draw(self, name: str) -> list[Path]:
+        panels = [panel for panel in self.panels if panel.panel.figure == name]
+        charts = [chart for panel in panels for chart in panel.charts]
+        caption = "\n".join(dict.fromkeys(panel.panel.caption for panel in panels if panel.panel.caption))
+        warning = next((panel.warning for panel in panels if panel.warning), "")
+        figure, places = figures.side_by_side(len(charts), caption, warning)
+        for axes, chart in zip(places, charts, strict=True):
+            chart.draw(axes)
+        return figures.save(figure, self.folder, f"{self.name}-{name}" if name else self.name)
+
+    def _markdown(self, prose: str, *, complete: bool) -> str:
+        labels = ", ".join(self.recipe.labels)
+        parts = [f"# {self.name}", f"{self.recipe.summary} (the paper's {labels}), at {self.at.name} scale.", prose]
+        left = dict(self.pictures)
+        for panel in self.panels:
+            begun = left.pop(panel.panel.figure, [])
+            parts.append(panel.markdown([path.name for path in begun if path.suffix == ".png"]))
+        if not complete:
+            parts.append("There are more panels to come: give the same command again to continue.")
+        return "\n\n".join(parts) + "\n"
+
+
+def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str, Any], str]:
+    """Return the arms with the learning rates and beta2 that were found, the record of the search, and it in words."""
+    arms = dict(panel.arms)
+    bases = {name: arms[name] for name in panel.tune}
+    if not bases or not at.rounds:
+        return arms, {}, ""
+    title = f"{panel.title}: learning rates and beta2."
+    sweeps = tuning.tune(bases, FIRST_RATES, lambda tried: lab.carry_out(tried, title), rounds=at.rounds)
+    found = tuning.table(sweeps, tables.width_of_output())
+    arms |= {name: tuning.with_choice(bases[name], sweep.best) for name, sweep in sweeps.items()}
+    text = f"{panel.title}: validation loss by learning rate and beta2, seed 0\n{found}"
+    return arms, tuning.records(bases, sweeps), text
+
+
+def _train(title: str, arms: Mapping[str, Run], at: Scale, lab: Lab) -> Outcome:
+    """Carry out the runs of all seeds; arms that are the same run are one."""
+    if not arms:
+        return Outcome({}, at.seeds)
+    runs = {name: [run.model_copy(update={"seed": seed}) for seed in at.seeds] for name, run in arms.items()}
+    named: dict[str, Run] = {}
+    labels: dict[str, str] = {}
+    for number, seed in enumerate(at.seeds):
+        for name, of_seed in runs.items():
+            label = labels.setdefault(of_seed[number].key, f"{name}, seed {seed}" if len(at.seeds) > 1 else name)
+            named.setdefault(label, of_seed[number])
+    results = lab.carry_out(named, f"{title}: training.")
+    trained = {
+        name: TrainedArm(
+            name,
+            arms[name],
+            [results[labels[run.key]] for run in of_seed],
+            [RunFolder(lab.options.runs, run) for run in of_seed],
+        )
+        for name, of_seed in runs.items()
+    }
+    return Outcome(trained, at.seeds)
+
+
+def _prose(plan: Plan) -> str:
+    """Return what a recipe says of itself after its first line."""
+    said = inspect.getdoc(sys.modules[plan.__module__]) or ""
+    return said.partition("\n")[2].strip()
+
+
+def _json(content: Mapping[str, Any], indent: int | None = 1) -> str:
+    return json.dumps(content, indent=indent, allow_nan=False) + "\n"

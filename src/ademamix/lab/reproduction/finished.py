@@ -1,0 +1,143 @@
+"""A panel that is done: its table, its claims decided, its charts as data, and all that in words."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ademamix.lab.comparison.arms import Difference
+from ademamix.lab.report import tables
+from ademamix.lab.report.charts import Chart, jsonable, plain
+from ademamix.lab.report.kinds import Curves
+from ademamix.lab.report.losses import ending
+from ademamix.lab.reproduction.claims import OPEN, Claim, Decision
+from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome, TrainedArm
+from ademamix.lab.reproduction.panel import Panel, Table
+
+
+@dataclass(frozen=True)
+class FinishedPanel:
+    """A panel and what came of it."""
+
+    panel: Panel
+    outcome: Outcome
+    charts: Sequence[Chart]
+    tables: Sequence[Table]
+    decisions: Sequence[tuple[Claim, Decision]]
+    warning: str
+    searched: Mapping[str, Any]
+    """The losses that the search for learning rates found, if there was one."""
+
+    @classmethod
+    def of(cls, panel: Panel, outcome: Outcome, warning: str, searched: Mapping[str, Any]) -> FinishedPanel:
+        """Decide the claims and turn everything into data."""
+        return cls(
+            panel,
+            outcome,
+            charts=[*_shown(panel, outcome), *panel.charts],
+            tables=[*([arms_table(panel, outcome)] if outcome.arms else []), *panel.tables],
+            decisions=[(claim, _decided(claim, outcome, warning)) for claim in panel.claims],
+            warning=warning,
+            searched=searched,
+        )
+
+    def verdicts(self) -> dict[str, Any]:
+        """Return the claims and their verdicts for a JSON file."""
+        claims = [
+            {"claim": claim.text, "source": claim.source, **jsonable(decision)} for claim, decision in self.decisions
+        ]
+        return {"title": self.panel.title, "warning": self.warning, "claims": claims}
+
+    def data(self) -> dict[str, Any]:
+        """Return all that a page needs to show the panel, for a JSON file."""
+        return {
+            **self.verdicts(),
+            "caption": self.panel.caption,
+            "figure": self.panel.figure,
+            "charts": [plain(chart) for chart in self.charts],
+            "tables": jsonable(list(self.tables)),
+            "arms": {name: _arm(arm, self.outcome.seeds) for name, arm in self.outcome.arms.items()},
+            "searched": self.searched,
+        }
+
+    def text(self, width: int) -> str:
+        """Lay the panel out for a terminal."""
+        parts = [tables.wrapped(f"{self.panel.title}\n{self.panel.caption}", width)]
+        for table in self.tables:
+            laid_out = tables.in_rows(table.header, table.rows, width)
+            parts.append(f"{table.title}\n{laid_out}" if table.title else laid_out)
+        parts.append(tables.wrapped("\n".join(_claim_lines(self.decisions)), width, indent="  "))
+        return "\n\n".join(filter(None, [*parts, self.warning]))
+
+    def markdown(self, pictures: Sequence[str]) -> str:
+        """Lay the panel out for a page, with the pictures that begin with it."""
+        parts = [f"## {self.panel.title}", self.warning, self.panel.caption]
+        parts += [f"![{self.panel.title}]({picture})" for picture in pictures]
+        for table in self.tables:
+            rows = [table.header, ["---"] * len(table.header), *table.rows]
+            lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+            parts.append(f"{table.title}\n\n{lines}" if table.title else lines)
+        parts.append("\n".join(f"- {line}" for line in _claim_lines(self.decisions, mark="**")))
+        return "\n\n".join(filter(None, parts))
+
+
+def _shown(panel: Panel, outcome: Outcome) -> list[Chart]:
+    """Return what a panel shows of its arms, under its title; several get letters."""
+    letters = [f"({letter}) " for letter in string.ascii_lowercase] if len(panel.show) > 1 else [""]
+    return [show.chart(f"{letter}{panel.title}", outcome) for letter, show in zip(letters, panel.show, strict=False)]
+
+
+def arms_table(panel: Panel, outcome: Outcome) -> Table:
+    """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed."""
+    baseline = outcome.arms[panel.baseline or next(iter(outcome.arms))]
+    metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric != VALIDATION_LOSS]
+    shared = _shared_settings(outcome)
+    several = len(outcome.seeds) > 1
+    header = ["", "learning rate", "settings", "mean", f"to {baseline.name}", *(["spread"] if several else [])]
+    rows = []
+    for arm in outcome.arms.values():
+        settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
+        words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
+        rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])
+        rows[-1] += [*map(ending, arm.losses), *(_mean(arm.values(metric)) for metric in metrics)]
+    header += [*(f"seed {seed}" for seed in outcome.seeds), *(metric.replace("_", " ") for metric in metrics)]
+    return Table(header, rows, "Validation loss at the end")
+
+
+def _mean(values: Sequence[float]) -> str:
+    mean = statistics.fmean(values)
+    return "" if math.isnan(mean) else f"{mean:.4g}" if math.isfinite(mean) else "diverged"
+
+
+def _differences(arm: TrainedArm, baseline: TrainedArm) -> list[str]:
+    several = len(arm.losses) > 1
+    by_seed = [ours - theirs for ours, theirs in zip(arm.losses, baseline.losses, strict=True)]
+    if arm is baseline or not all(map(math.isfinite, by_seed)):
+        return [""] * (1 + several)
+    difference = Difference(by_seed)
+    return [f"{difference.mean:+.4f}", *([] if difference.spread is None else [f"{difference.spread:.4f}"])]
+
+
+def _shared_settings(outcome: Outcome) -> set[str]:
+    settings = [arm.run.optimizer.settings for arm in outcome.arms.values()]
+    return {name for name in settings[0] if all(each.get(name) == settings[0][name] for each in settings)}
+
+
+def _decided(claim: Claim, outcome: Outcome, warning: str) -> Decision:
+    decision = claim.decide(outcome)
+    return Decision(OPEN, warning, decision.numbers, decision.seeds) if warning else decision
+
+
+def _claim_lines(decisions: Sequence[tuple[Claim, Decision]], mark: str = "") -> list[str]:
+    return [
+        f"{mark}{decision.verdict}{mark}: {claim.text}. {decision.reason}".rstrip() for claim, decision in decisions
+    ]
+
+
+def _arm(arm: TrainedArm, seeds: Sequence[int]) -> dict[str, Any]:
+    keys = {str(seed): folder.path.name for seed, folder in zip(seeds, arm.folders, strict=True)}
+    return {"run": arm.run.model_dump(mode="json", exclude_defaults=True), "keys": keys, "losses": jsonable(arm.losses)}

@@ -1,0 +1,62 @@
+"""The form of a recipe: panels, each with what is trained or computed, what is shown, and what is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ademamix.lab.config import Run
+from ademamix.lab.report.charts import Chart
+from ademamix.lab.reproduction.claims import Claim
+from ademamix.lab.reproduction.outcome import Outcome
+from ademamix.lab.reproduction.scale import Scale
+
+
+class Show(Protocol):
+    """Something that a figure shows of the outcome of a panel."""
+
+    def chart(self, title: str, found: Outcome) -> Chart:
+        """Return it as data; `title` is that of the panel."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Computed numbers: a header, and rows whose first cell names them."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a result: what is trained, what is shown, what is claimed."""
+
+    title: str
+    arms: Mapping[str, Run] = field(default_factory=dict)
+    """Runs by name, without seeds: the engine carries out each with all seeds of the scale."""
+    baseline: str = ""
+    """The arm that the table measures the others by; by default the first."""
+    tune: Collection[str] = ()
+    """The arms whose learning rate and beta2 are searched first, on seed 0."""
+    show: Sequence[Show] = ()
+    """Of the arms, from left to right."""
+    charts: Sequence[Chart] = ()
+    """Of numbers that were computed."""
+    tables: Sequence[Table] = ()
+    """Beside that of the arms, which the engine writes."""
+    claims: Sequence[Claim] = ()
+    caption: str = ""
+    """The settings, in words; it stands below the figure and in the report."""
+    warning: str = ""
+    """Why this shows nothing; its claims are then not conclusive."""
+    figure: str = ""
+    """Panels of one figure stand side by side; it is named RECIPE, or RECIPE-FIGURE."""
+
+
+Panels = Generator[Panel, Outcome, None]
+"""What a recipe yields; it may use the outcome of a panel, which comes back to it, to plan the next."""
+
+Plan = Callable[[Scale], Panels]
+"""A recipe."""

@@ -1,0 +1,202 @@
+"""The three scales, and the one rule by which the paper's numbers become theirs.
+
+A recipe states numbers of the paper. At a smaller scale a run of the paper's T steps has fewer, and
+
+- a number of steps keeps its share of T (a warm-up, a switch, a length), rounded to two digits;
+- beta3 keeps (1 - beta3) T, the number of memories that fit into a run, and stays at or above beta1;
+- alpha, betas and everything else stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ademamix.hyperparameters import BETAS
+from ademamix.lab import tuning
+from ademamix.lab.comparison import defaults
+from ademamix.lab.comparison.defaults import WEIGHT_DECAY
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
+from ademamix.lab.presets import PRESETS
+from ademamix.lab.recipes import ScaleName
+
+PAPER_STEPS = 256_000
+"""T of the 110M and 330M models."""
+WARMUP = 3000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, its data and its length T, with the settings of AdamW and AdEMAMix that were found best for it."""
+
+    title: str
+    base: Run
+    """Its `steps` are T."""
+    adamw: Optimizer
+    ademamix: Optimizer
+    paper_steps: int = PAPER_STEPS
+    """The T of the paper's model that this stands for."""
+
+    def run(self, optimizer: str, **changes: Any) -> Run:
+        """Return a run of an optimizer by name, with changes: fields of the run, `lr`, and settings of the optimizer.
+
+        AdamW and AdEMAMix start from the settings that were found for them, any other from AdamW's learning rate and
+        weight decay. Another number of `steps` changes neither the warm-up, as in the paper, nor how often the run is
+        validated.
+
+        >>> lm = SCALES["laptop"].lm("110m")
+        >>> run = lm.run("ademamix", steps=1000, clip=None, alpha=2.0)
+        >>> run.steps, run.clip, run.optimizer.described
+        (1000, None, 'ademamix lr=0.004 weight_decay=0.1 alpha=2')
+        """
+        start = {"adamw": self.adamw, "ademamix": self.ademamix}.get(optimizer)
+        start = start or Optimizer(name=optimizer, lr=self.adamw.lr, settings=WEIGHT_DECAY)
+        return changed(self.base.model_copy(update={"optimizer": start}), **changes)
+
+    def with_base(self, title: str, **fields: Any) -> Setting:
+        """Return a setting of another title whose runs differ in these fields."""
+        return replace(self, title=title, base=changed(self.base, **fields))
+
+    def steps(self, steps: int) -> int:
+        """Return what a number of steps of the paper is here.
+
+        >>> lm = SCALES["laptop"].lm("110m")
+        >>> lm.steps(128_000), lm.steps(3000), lm.steps(1)
+        (10000, 230, 1)
+        """
+        if self.base.steps == self.paper_steps:
+            return steps
+        return max(1, int(float(f"{steps * self.base.steps / self.paper_steps:.2g}")))
+
+    def beta3(self, beta3: float) -> float:
+        """Return what a beta3 of the paper is here.
+
+        >>> SCALES["laptop"].lm("110m").beta3(0.9999), SCALES["paper"].lm("110m").beta3(0.9999)
+        (0.99872, 0.9999)
+        """
+        if self.base.steps == self.paper_steps:
+            return beta3
+        forgotten = (1 - beta3) * self.paper_steps / self.base.steps
+        return max(BETAS[0], round(1 - float(f"{forgotten:.3g}"), 12))
+
+
+def changed(run: Run, **changes: Any) -> Run:
+    """Return a run with other fields, another `lr`, or other settings of its optimizer.
+
+    `beta1` and `beta3` are settings as well, and take the place of those in `betas`.
+
+    >>> changed(defaults.DEFAULT, lr=1e-3, steps=500, beta1=0.99).optimizer.described
+    'adamw lr=0.001 weight_decay=0.1 betas=[0.99, 0.999]'
+    """
+    fields = {name: value for name, value in changes.items() if name in Run.model_fields}
+    settings = {**run.optimizer.settings, **{name: value for name, value in changes.items() if name not in fields}}
+    lr = settings.pop("lr", run.optimizer.lr)
+    if "beta1" in settings:
+        settings["betas"] = [settings.pop("beta1"), *settings.get("betas", BETAS)[1:]]
+    if "beta3" in settings and len(settings.get("betas", BETAS)) > len(BETAS):
+        settings["betas"] = [*settings["betas"][: len(BETAS)], settings.pop("beta3")]
+    optimizer = Optimizer(name=run.optimizer.name, lr=lr, settings=settings)
+    return Run(**{**dict(run), "optimizer": optimizer, **fields})
+
+
+def grid(run: Run, **values: Iterable[Any]) -> dict[str, Run]:
+    """Return a run for each combination of values of what :func:`changed` takes, by what differs.
+
+    >>> list(grid(defaults.DEFAULT, lr=[1e-3, 2e-3], clip=[None]))
+    ['lr=0.001 clip=None', 'lr=0.002 clip=None']
+    """
+    runs = {"": run}
+    for name, choices in values.items():
+        choices = list(choices)
+        runs = {
+            f"{label} {name}={_short(value)}".strip(): changed(each, **{name: value})
+            for label, each in runs.items()
+            for value in choices
+        }
+    return runs
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a recipe is carried out: its settings, its seeds and how long it searches."""
+
+    name: ScaleName
+    seeds: tuple[int, ...]
+    """Of the runs that are reported; searches have seed 0."""
+    rounds: int
+    """Of a search for learning rates; 0: there is none, since the paper has done it."""
+
+    def lm(self, size: str) -> Setting:
+        """Return the language model of a size of the paper, "110m", "330m" or "1.3b"; below paper scale all are one.
+
+        >>> SCALES["paper"].lm("1.3b").ademamix.described
+        'ademamix lr=0.0003 weight_decay=0.1 betas=[0.9, 0.999, 0.9999] alpha=5'
+        """
+        paper = PAPER_LMS[size]
+        if self.name == "paper":
+            return paper
+        small = LAPTOP if self.name == "laptop" else SMOKE
+        return replace(small, paper_steps=paper.paper_steps)
+
+    def too_short(self, steps: int) -> str:
+        """Return a warning that so many steps show nothing, at smoke scale; at the others nothing."""
+        return f"Only {steps} steps, to see that it works: they show nothing." if self.name == "smoke" else ""
+
+
+def _paper_lm(size: str, batch: int, clip: float, steps: int, longest: int, lr: float) -> Setting:
+    """The settings of appendix B; those that differ between the sizes are arguments."""
+    alpha, ademamix_lr = (5.0, 3e-4) if size == "1.3b" else (8.0, lr)
+    betas = {"betas": [0.9, 0.999, 0.9999], "alpha": alpha}
+    tokens = batch * 1024 * longest
+    return Setting(
+        title=f"{size.upper()} parameters",
+        base=Run(
+            model=PRESETS[f"gpt-{size}"],
+            data=Text(kind="text", source="hub:redpajama-v2", tokenizer="sentencepiece:32000", tokens=tokens),
+            optimizer=Optimizer(name="adamw", lr=lr),
+            schedule=Cosine(kind="cosine", warmup=WARMUP),
+            steps=steps,
+            batch=batch,
+            clip=clip,
+            autocast=True,
+            validate_every=2000,
+        ),
+        adamw=Optimizer(name="adamw", lr=lr, settings={**WEIGHT_DECAY, "betas": [0.9, 0.999]}),
+        ademamix=Optimizer(name="ademamix", lr=ademamix_lr, settings={**WEIGHT_DECAY, **betas}),
+        paper_steps=steps,
+    )
+
+
+PAPER_LMS = {
+    "110m": _paper_lm("110m", batch=64, clip=0.5, steps=PAPER_STEPS, longest=500_000, lr=1e-3),
+    "330m": _paper_lm("330m", batch=96, clip=0.1, steps=PAPER_STEPS, longest=500_000, lr=5e-4),
+    "1.3b": _paper_lm("1.3b", batch=128, clip=0.1, steps=770_000, longest=1_500_000, lr=5e-4),
+}
+"""The paper does not give the lengths of its 330M runs; here they are those of the 110M ones."""
+
+LAPTOP = Setting(
+    "0.03M parameters, 290 tokens for each",
+    defaults.DEFAULT,
+    adamw=defaults.OPTIMIZERS["adamw"],
+    ademamix=defaults.OPTIMIZERS["ademamix"],
+)
+SMOKE = LAPTOP.with_base(
+    "smoke",
+    model=GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
+    schedule=Cosine(kind="cosine", warmup=2),
+    steps=20,
+    batch=2,
+    validate_every=10,
+    validation_examples=4,
+)
+
+SCALES: dict[ScaleName, Scale] = {
+    "smoke": Scale("smoke", seeds=(1,), rounds=1),
+    "laptop": Scale("laptop", seeds=(1, 2, 3), rounds=tuning.ROUNDS),
+    "paper": Scale("paper", seeds=(1,), rounds=0),
+}

@@ -1,0 +1,31 @@
+"""A lab without processes, for tests of recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ademamix.lab.config import Run
+from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.runs.record import Result, RunFolder
+from ademamix.lab.train import train
+
+
+@dataclass(frozen=True)
+class LabHere(Lab):
+    """Carries out runs in this process, where torch is loaded already, and remembers what it had to train."""
+
+    trained: list[str] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
+
+    def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
+        self.titles.append(title)
+        self.trained.extend(name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is None)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads)  # several would wait for each other longer than such runs take
+        try:
+            return {name: train(run, self.options) for name, run in runs.items()}
+        finally:
+            torch.set_num_threads(threads)

@@ -1,0 +1,165 @@
+"""A verdict is data: what each check concludes from which numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ademamix.lab.reproduction.claims import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    as_low_as,
+    at_step,
+    diverges,
+    every,
+    gap,
+    highest,
+    last,
+    lower,
+    lowest,
+    measured,
+    ordered,
+    some,
+    within,
+)
+from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
+from ademamix.lab.runs.record import RunFolder
+from lab_runs import TINY, result
+
+INF = math.inf
+
+
+def outcome(**arms: Sequence[float]) -> Outcome:
+    trained = {name: TrainedArm(name, TINY, [*map(result, losses)], []) for name, losses in arms.items()}
+    seeds = len(next(iter(arms.values())))
+    return Outcome(trained, tuple(range(1, seeds + 1)))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ([1.0, 1.1, 1.2], [1.1, 1.21, 1.29], HOLDS),
+        ([1.1, 1.21, 1.29], [1.0, 1.1, 1.2], FAILS),
+        ([1.0, 1.1, 1.2], [1.1, 1.05, 1.2], OPEN),  # it may be chance
+        ([1.0], [2.0], OPEN),  # one seed
+        ([1.0, 1.0], [INF, INF], HOLDS),
+        ([INF, INF], [1.0, 1.0], FAILS),
+        ([INF, INF], [INF, INF], FAILS),
+        ([INF, 1.0], [1.0, 1.1], OPEN),
+        ([1.0], [INF], OPEN),
+    ],
+)
+def test_lower_is_paired_over_seeds(ours: list[float], theirs: list[float], verdict: str) -> None:
+    decision = lower("a", "b")(outcome(a=ours, b=theirs))
+    assert decision.verdict == verdict
+    assert decision.numbers == {"a": ours, "b": theirs}
+    assert list(decision.seeds) == list(range(1, len(ours) + 1))
+
+
+def test_reasons_have_the_numbers() -> None:
+    found = outcome(a=[1.0, 1.1, 1.2], b=[1.1, 1.21, 1.29], c=[INF, 1.0, 1.0])
+    assert lower("a", "b")(found).reason == (
+        "a is 0.1000 below b in the mean of 3 seeds, and lower on 3 of them; the differences have a standard deviation "
+        "of 0.0100."
+    )
+    assert "this may be chance" in lower("a", measured("limit", 1.15))(found).reason
+    assert lower("a", "c")(found).reason == "A run diverged; a is below c on 1 of 3 seeds."
+    assert "on one seed, which decides nothing" in lower("a", "b")(outcome(a=[1.0], b=[2.0])).reason
+
+
+def test_numbers_that_no_seed_changes_decide_at_once() -> None:
+    found = outcome(a=[1.0])
+    for check, verdict, reason in [
+        (lower(measured("weight", 0.2), 0.5), HOLDS, "Weight is 0.2, below 0.5."),
+        (lower(0.5, measured("weight", 0.2)), FAILS, "Weight is 0.2, below 0.5."),
+        (lower(measured("one", 1.0), measured("other", 2.0)), HOLDS, "One is 1, below the 2 of other."),
+        (lower(measured("one", 1.0), 1.0), FAILS, "One is 1, equal to 1."),
+    ]:
+        decision = check(found)
+        assert (decision.verdict, decision.reason, decision.seeds) == (verdict, reason, ())
+
+
+def test_an_arm_against_a_number() -> None:
+    assert lower("a", 1.5)(outcome(a=[1.0, 1.01, 0.99])).verdict == HOLDS
+    assert lower(1.5, "a")(outcome(a=[1.0, 1.01, 0.99])).verdict == FAILS
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [([1.001, 1.002, 1.0], HOLDS), ([1.1, 1.11, 1.1], FAILS), ([1.0, 1.03, 0.99], OPEN), ([INF] * 3, FAILS)],
+)
+def test_within_has_two_standard_errors_to_spare(other: list[float], verdict: str) -> None:
+    assert within(0.01, "a", "b")(outcome(a=[1.0, 1.0, 1.0], b=other)).verdict == verdict
+
+
+def test_within_of_one_seed_and_of_exact_numbers() -> None:
+    assert within(0.01, "a", "b")(outcome(a=[1.0], b=[1.0])).verdict == OPEN
+    assert within(0.01, measured("x", 1.0), 1.005)(outcome(a=[1.0])).verdict == HOLDS
+    assert within(0.01, measured("x", 1.0), 1.05)(outcome(a=[1.0])).verdict == FAILS
+
+
+def test_as_low_as_is_below_or_close() -> None:
+    for losses, verdict in ([0.5, 0.51, 0.5], HOLDS), ([1.001, 1.0, 1.002], HOLDS), ([1.5, 1.51, 1.5], FAILS):
+        assert as_low_as("a", "b")(outcome(a=losses, b=[1.0, 1.0, 1.001])).verdict == verdict
+
+
+FOUND = outcome(low=[1.0, 1.01], middle=[2.0, 2.01], high=[3.0, 3.01], noisy=[1.0, 5.0], gone=[INF, INF])
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict"),
+    [
+        (every(lower("low", "middle"), lower("middle", "high")), HOLDS),
+        (every(lower("low", "middle"), lower("high", "middle")), FAILS),
+        (every(lower("low", "middle"), lower("noisy", "middle")), OPEN),
+        (every(lower("high", "middle"), lower("noisy", "middle")), FAILS),
+        (some(lower("high", "middle"), lower("low", "middle")), HOLDS),
+        (some(lower("high", "middle"), lower("noisy", "middle")), OPEN),
+        (some(lower("high", "middle"), lower("high", "low")), FAILS),
+        (ordered("low", "middle", "high", "gone"), HOLDS),
+        (ordered("low", "high", "middle"), FAILS),
+        (lowest("low", ["low", "middle", "high", "gone"]), HOLDS),
+        (lowest("middle", ["low", "middle", "high"]), FAILS),
+        (diverges("gone"), HOLDS),
+        (diverges("low"), FAILS),
+    ],
+)
+def test_combinations(check, verdict) -> None:
+    decision = check(FOUND)
+    assert decision.verdict == verdict
+    assert decision.reason
+    assert list(decision.seeds) == [1, 2]
+
+
+def test_diverging_on_some_seeds_or_on_one_alone_is_open() -> None:
+    assert diverges("a")(outcome(a=[INF, 1.0])).verdict == OPEN
+    assert diverges("a")(outcome(a=[INF])).verdict == OPEN
+
+
+def test_gaps_are_quantities() -> None:
+    found = outcome(a=[1.0, 2.0], b=[1.1, 2.1], c=[1.5, 2.5])
+    decision = lower(gap("b", "a"), gap("c", "a"))(found)
+    assert decision.verdict == HOLDS
+    assert decision.numbers["c over a"] == [0.5, 0.5]
+
+
+def test_metrics_at_a_step(tmp_path: Path) -> None:
+    folders = [RunFolder(tmp_path, TINY.model_copy(update={"seed": seed})) for seed in (1, 2)]
+    for number, folder in enumerate(folders):
+        with folder.locked(), folder.open_metrics() as append:
+            for step, norm in ((10, 5.0), (20, 7.0), (30, 6.0)):
+                append({"step": step, "norm": norm + number})
+    found = Outcome({"a": TrainedArm("a", TINY, [result(1.0), result(INF)], folders)}, (1, 2))
+    assert last("a", "norm").values(found) == [6.0, INF]
+    assert at_step("a", 25, "norm").values(found) == [7.0, 8.0]
+    assert at_step("a", 40, "norm").values(found) == [6.0, INF]
+    assert math.isnan(at_step("a", 5, "norm").values(found)[0])
+    assert highest("a", "norm").values(found) == [7.0, INF]
+    unknown = lower(last("a", "unknown"), "a")(found)
+    assert (unknown.verdict, unknown.reason) == (OPEN, "There are no numbers to compare a, unknown and a by.")
+    assert within(1.0, last("a", "unknown"), "a")(found).verdict == OPEN
+    assert found.arms["a"].curve("norm") == {10: 5.5, 20: 7.5, 30: 6.5}
