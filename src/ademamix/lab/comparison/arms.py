@@ -23,13 +23,29 @@ SMOOTHED_OVER = 10
 
 
 @dataclass(frozen=True)
-class Arm:
-    """An optimizer of the comparison, and its runs, one per seed."""
+class Trained:
+    """A config, and how a run of it for each seed ended."""
 
     name: str
     run: Run
     """That of the first seed."""
     results: Sequence[Result]
+
+    @property
+    def losses(self) -> list[float]:
+        """The last validation loss of each seed; infinite where the run diverged."""
+        return [math.inf if result.diverged else result.validation_loss for result in self.results]
+
+    @property
+    def loss(self) -> float:
+        """The mean over the seeds."""
+        return statistics.fmean(self.losses)
+
+
+@dataclass(frozen=True)
+class Arm(Trained):
+    """An optimizer of the comparison, and its runs, one for each seed."""
+
     curves: Sequence[Mapping[int, float]]
     """Validation loss by step, for each seed."""
 
@@ -44,25 +60,24 @@ class Arm:
         return self.run.steps
 
     @property
-    def losses(self) -> list[float]:
-        """The last validation loss of each seed; infinite where the run diverged."""
-        return [math.inf if result.diverged else result.validation_loss for result in self.results]
-
-    @property
-    def loss(self) -> float:
-        """The mean over the seeds."""
-        return statistics.fmean(self.losses)
-
-    @property
     def curve(self) -> dict[int, float]:
         """The mean over the seeds of the validation loss, by step."""
-        steps = set.intersection(*(set(curve) for curve in self.curves))
-        return {step: statistics.fmean(curve[step] for curve in self.curves) for step in sorted(steps)}
+        return mean_curve(self.curves)
 
     @property
     def seconds_per_step(self) -> float:
         """The mean time of a step, of the fastest seed: the others may have shared the machine with more runs."""
         return min(result.seconds_per_step for result in self.results)
+
+
+def mean_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Return the mean of several curves, at the steps that all have.
+
+    >>> mean_curve([{10: 2.0, 20: 1.0}, {10: 4.0}])
+    {10: 3.0}
+    """
+    steps = set.intersection(*(set(curve) for curve in curves))
+    return {step: statistics.fmean(curve[step] for curve in curves) for step in sorted(steps)}
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,18 @@ its AggMo goes wrong where two betas are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
 from ademamix import hyperparameters
-from ademamix.lab.optimizers.stepping import (
-    batches,
-    checked_betas,
-    descend_,
-    evaluated,
-    nonnegative,
-    refuse_low_precision,
-)
+from ademamix.lab.optimizers.stepping import Batch, BatchedOptimizer, checked_betas, descend_, nonnegative
 
 
-class AggMo(Optimizer):
+class AggMo(BatchedOptimizer):
     r"""Gradient descent with the mean of K momenta, one for each of `betas`.
 
     .. math::
@@ -56,30 +49,22 @@ class AggMo(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
-        super().add_param_group(
-            param_group | nonnegative(raw, "lr", "weight_decay") | {"betas": checked_betas(raw["betas"], count=None)}
-        )
-        refuse_low_precision(self)
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return nonnegative(raw, "lr", "weight_decay") | {"betas": checked_betas(raw["betas"], count=None)}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            betas = group["betas"]
-            for batch in batches(self, group, tuple(f"momentum_{i}" for i in range(1, len(betas) + 1))):
-                directions = [torch.zeros_like(param) for param in batch.params]
-                for beta, momenta in zip(betas, batch.moments, strict=True):
-                    _accumulate_(momenta, batch.grads, beta)
-                    torch._foreach_add_(directions, momenta, alpha=1 / len(betas))
-                descend_(batch.params, directions, group)
-        return loss
+    def _moments(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(f"momentum_{i}" for i in range(1, len(group["betas"]) + 1))
+
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        betas = group["betas"]
+        directions = [torch.zeros_like(param) for param in batch.params]
+        for beta, momenta in zip(betas, batch.moments, strict=True):
+            _accumulate_(momenta, batch.grads, beta)
+            torch._foreach_add_(directions, momenta, alpha=1 / len(betas))
+        descend_(batch.params, directions, group)
 
 
-class AdMetaS(Optimizer):
+class AdMetaS(BatchedOptimizer):
     r"""AdMeta-S: gradient descent with two nested averages.
 
     .. math::
@@ -99,6 +84,8 @@ class AdMetaS(Optimizer):
     therefore 0 unless it is given.
     """
 
+    MOMENTS = ("momentum", "exp_avg")
+
     def __init__(
         self,
         params: ParamsT,
@@ -109,33 +96,24 @@ class AdMetaS(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         betas = checked_betas(raw["betas"], count=2)
         if betas[0] == 0:
             raise ValueError(f"beta1 must be a number in (0, 1), got {raw['betas'][0]!r}")
-        super().add_param_group(param_group | nonnegative(raw, "lr", "weight_decay") | {"betas": betas})
-        refuse_low_precision(self)
+        return nonnegative(raw, "lr", "weight_decay") | {"betas": betas}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            mu, kappa = 25 - 10 * (beta1 + 1 / beta1), 10 / beta1 - 9
-            for batch in batches(self, group, ("momentum", "exp_avg")):
-                momenta, averages = batch.moments
-                _accumulate_(momenta, batch.grads, beta1)
-                inner = torch._foreach_mul(batch.grads, kappa)
-                torch._foreach_add_(inner, momenta, alpha=mu)
-                torch._foreach_lerp_(averages, inner, 1 - beta2)
-                descend_(batch.params, averages, group)
-        return loss
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        mu, kappa = 25 - 10 * (beta1 + 1 / beta1), 10 / beta1 - 9
+        momenta, averages = batch.moments
+        _accumulate_(momenta, batch.grads, beta1)
+        inner = torch._foreach_mul(batch.grads, kappa)
+        torch._foreach_add_(inner, momenta, alpha=mu)
+        torch._foreach_lerp_(averages, inner, 1 - beta2)
+        descend_(batch.params, averages, group)
 
 
-class Lion(Optimizer):
+class Lion(BatchedOptimizer):
     r"""Lion: steps of one size along the sign of an average, which is updated after it has been used.
 
     .. math::
@@ -152,6 +130,8 @@ class Lion(Optimizer):
     Reference: appendix C of the paper, "Comparison with Lion"; alpha and beta are the best of its table.
     """
 
+    MOMENTS = ("exp_avg",)
+
     def __init__(
         self,
         params: ParamsT,
@@ -163,25 +143,16 @@ class Lion(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "alpha": alpha, "beta": beta, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         shares = {name: hyperparameters.checked_beta(name, raw[name]) for name in ("alpha", "beta")}
-        super().add_param_group(param_group | nonnegative(raw, "lr", "weight_decay") | shares)
-        refuse_low_precision(self)
+        return nonnegative(raw, "lr", "weight_decay") | shares
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            for batch in batches(self, group, ("exp_avg",)):
-                (averages,) = batch.moments
-                directions = torch._foreach_lerp(averages, batch.grads, 1 - group["alpha"])
-                torch._foreach_sign_(directions)
-                torch._foreach_lerp_(averages, batch.grads, 1 - group["beta"])
-                descend_(batch.params, directions, group)
-        return loss
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        (averages,) = batch.moments
+        directions = torch._foreach_lerp(averages, batch.grads, 1 - group["alpha"])
+        torch._foreach_sign_(directions)
+        torch._foreach_lerp_(averages, batch.grads, 1 - group["beta"])
+        descend_(batch.params, directions, group)
 
 
 def _accumulate_(momenta: list[Tensor], grads: list[Tensor], beta: float) -> None:

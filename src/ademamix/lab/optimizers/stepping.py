@@ -1,7 +1,8 @@
-"""What the optimizers of the lab share: checks of their settings, gathering of tensors, and the end of a step."""
+"""The parts that optimizers of the lab share: checks of settings, gathering of tensors, and the end of a step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,21 +22,59 @@ class Batch(NamedTuple):
     moments: list[list[Tensor]]
 
 
-def batches(optimizer: Optimizer, group: Mapping[str, Any], moments: tuple[str, ...]) -> Iterator[Batch]:
-    """Advance the clock of each parameter that has a gradient, and yield them by clock, device and dtype."""
-    alike: dict[tuple[int, torch.device, torch.dtype], list[Tensor]] = {}
-    for param in group["params"]:
-        if param.grad is None:
-            continue
-        state = optimizer.state[param]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state.update({name: torch.zeros_like(param) for name in moments})
-        state["step"] += 1
-        alike.setdefault((int(state["step"]), param.device, param.dtype), []).append(param)
-    for (step, _, _), params in alike.items():
-        columns = [[optimizer.state[param][name] for param in params] for name in moments]
-        yield Batch(step, params, [param.grad for param in params if param.grad is not None], columns)
+class BatchedOptimizer(Optimizer, ABC):
+    """An optimizer written as equations for parameters that take the same step; subclasses have the equations."""
+
+    MOMENTS: tuple[str, ...] = ()
+    """The names of the tensors that are kept for each parameter."""
+
+    @abstractmethod
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a group, or raise ValueError if they cannot be."""
+
+    def _moments(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the tensors that are kept for the parameters of a group."""
+        return self.MOMENTS
+
+    @abstractmethod
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        """Update moments and parameters in place."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, which may have its own value of every setting."""
+        super().add_param_group(param_group | self._checked(self.defaults | param_group))
+        try:
+            check_precision(type(self).__name__, self.param_groups[-1]["params"])
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step, and return the loss if `closure` computes it."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for batch in self._batches(group):
+                self._update(batch, group)
+        return loss
+
+    def _batches(self, group: Mapping[str, Any]) -> Iterator[Batch]:
+        """Advance the clock of each parameter that has a gradient, and yield them by clock, device and dtype."""
+        names = self._moments(group)
+        alike: dict[tuple[int, torch.device, torch.dtype], list[Tensor]] = {}
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            state = self.state[param]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state.update({name: torch.zeros_like(param) for name in names})
+            state["step"] += 1
+            alike.setdefault((int(state["step"]), param.device, param.dtype), []).append(param)
+        for (step, _, _), params in alike.items():
+            columns = [[self.state[param][name] for param in params] for name in names]
+            yield Batch(step, params, [param.grad for param in params if param.grad is not None], columns)
 
 
 def descend_(params: list[Tensor], directions: Any, group: Mapping[str, Any], gain: float = 1.0) -> None:
@@ -43,12 +82,6 @@ def descend_(params: list[Tensor], directions: Any, group: Mapping[str, Any], ga
     changes = torch._foreach_mul(directions, group["lr"] * gain)
     torch._foreach_add_(changes, params, alpha=group["lr"] * group["weight_decay"])
     torch._foreach_sub_(params, changes)
-
-
-def evaluated(closure: Callable[[], Any] | None) -> Any:
-    """Return the loss that `closure` computes, if there is one."""
-    with torch.enable_grad():
-        return None if closure is None else closure()
 
 
 def nonnegative(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -62,15 +95,6 @@ def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:
     if not values or len(values) != (count or len(values)):
         raise ValueError(f"betas must be {count or 'one or more'} numbers in [0, 1), got {betas!r}")
     return tuple(hyperparameters.checked_beta(f"beta{i}", beta) for i, beta in enumerate(values, start=1))
-
-
-def refuse_low_precision(optimizer: Optimizer) -> None:
-    """Take back the last group and raise if it has parameters of fewer digits than these optimizers keep."""
-    try:
-        check_precision(type(optimizer).__name__, optimizer.param_groups[-1]["params"])
-    except ValueError:
-        optimizer.param_groups.pop()
-        raise
 
 
 def check_precision(name: str, params: Iterable[Tensor]) -> None:

@@ -6,27 +6,19 @@ Like those of `baselines.py`, they are for experiments: parameters are fp32 or f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, ParamsT
+from torch.optim.optimizer import ParamsT
 
 from ademamix import hyperparameters
-from ademamix.lab.optimizers.stepping import (
-    Batch,
-    batches,
-    checked_betas,
-    descend_,
-    evaluated,
-    nonnegative,
-    refuse_low_precision,
-)
+from ademamix.lab.optimizers.stepping import Batch, BatchedOptimizer, checked_betas, descend_, nonnegative
 from ademamix.schedules import alpha_at, beta3_at
 
 
-class AdamWScheduledBeta1(Optimizer):
+class AdamWScheduledBeta1(BatchedOptimizer):
     r"""AdamW whose beta1 rises like the beta3 of AdEMAMix, from `beta1_start` over `total_steps`.
 
     .. math::
@@ -51,6 +43,8 @@ class AdamWScheduledBeta1(Optimizer):
     Reference: appendix C of the paper, "Limitations of a single EMA".
     """
 
+    MOMENTS = ("exp_avg", "exp_avg_sq")
+
     def __init__(
         self,
         params: ParamsT,
@@ -66,38 +60,28 @@ class AdamWScheduledBeta1(Optimizer):
         defaults = {"lr": lr, "betas": betas, "beta1_start": beta1_start, "total_steps": total_steps, "eps": eps}
         super().__init__(params, {**defaults, "schedule_start": schedule_start, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
-        settings = nonnegative(raw, "lr", "eps", "weight_decay") | {
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        return nonnegative(raw, "lr", "eps", "weight_decay") | {
             "betas": checked_betas(raw["betas"], count=2),
             "beta1_start": hyperparameters.checked_beta("beta1_start", raw["beta1_start"]),
             "total_steps": hyperparameters.checked_steps("total_steps", raw["total_steps"], least=1),
             "schedule_start": hyperparameters.checked_steps("schedule_start", raw["schedule_start"], least=0),
         }
-        super().add_param_group(param_group | settings)
-        refuse_low_precision(self)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            for batch in batches(self, group, ("exp_avg", "exp_avg_sq")):
-                averages, squares = batch.moments
-                final_beta1, beta2 = group["betas"]
-                since = batch.step - group["schedule_start"]
-                beta1 = beta3_at(since, final_beta1, group["beta1_start"], group["total_steps"] or 0)
-                weights = [self.state[param].setdefault("weight", param.new_zeros(())) for param in batch.params]
-                torch._foreach_lerp_(averages, batch.grads, 1 - beta1)
-                torch._foreach_lerp_(weights, [torch.ones_like(weight) for weight in weights], 1 - beta1)
-                directions = torch._foreach_div(averages, weights)
-                _normalise_(directions, squares, batch, beta2, group["eps"])
-                descend_(batch.params, directions, group)
-        return loss
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        averages, squares = batch.moments
+        final_beta1, beta2 = group["betas"]
+        since = batch.step - group["schedule_start"]
+        beta1 = beta3_at(since, final_beta1, group["beta1_start"], group["total_steps"] or 0)
+        weights = [self.state[param].setdefault("weight", param.new_zeros(())) for param in batch.params]
+        torch._foreach_lerp_(averages, batch.grads, 1 - beta1)
+        torch._foreach_lerp_(weights, [torch.ones_like(weight) for weight in weights], 1 - beta1)
+        directions = torch._foreach_div(averages, weights)
+        _normalise_(directions, squares, batch, beta2, group["eps"])
+        descend_(batch.params, directions, group)
 
 
-class ConvexMix(Optimizer):
+class ConvexMix(BatchedOptimizer):
     r"""AdEMAMix with a convex combination of its two averages: alpha rises linearly to a value in [0, 1].
 
     .. math::
@@ -126,6 +110,8 @@ class ConvexMix(Optimizer):
     Reference: appendix C of the paper, "Comparing m1 + alpha m2 versus (1 - alpha) m1 + alpha m2".
     """
 
+    MOMENTS = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
+
     def __init__(
         self,
         params: ParamsT,
@@ -141,37 +127,28 @@ class ConvexMix(Optimizer):
         defaults = {"lr": lr, "betas": betas, "alpha": alpha, "matches_ademamix": matches_ademamix}
         super().__init__(params, {**defaults, "total_steps": total_steps, "eps": eps, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         settings = _mixture(raw)
         if settings["alpha"] > 1 and not raw["matches_ademamix"]:
             raise ValueError(f"alpha must be in [0, 1], or matches_ademamix=True, got {raw['alpha']!r}")
-        super().add_param_group(param_group | settings)
-        refuse_low_precision(self)
+        return settings
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            for batch in batches(self, group, ("exp_avg", "exp_avg_slow", "exp_avg_sq")):
-                fasts, slows, squares = batch.moments
-                t, T = batch.step, group["total_steps"] or 0
-                beta1, beta2, beta3 = group["betas"]
-                alpha, gain = alpha_at(t, group["alpha"], T), 1.0
-                if group["matches_ademamix"]:
-                    alpha, gain = alpha / (alpha + 1), alpha + 1
-                torch._foreach_lerp_(fasts, batch.grads, 1 - beta1)
-                torch._foreach_lerp_(slows, batch.grads, 1 - beta3_at(t, beta3, beta1, T))
-                directions = torch._foreach_mul(fasts, (1 - alpha) / (1 - beta1**t))
-                torch._foreach_add_(directions, slows, alpha=alpha)
-                _normalise_(directions, squares, batch, beta2, group["eps"])
-                descend_(batch.params, directions, group, gain)
-        return loss
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        fasts, slows, squares = batch.moments
+        t, T = batch.step, group["total_steps"] or 0
+        beta1, beta2, beta3 = group["betas"]
+        alpha, gain = alpha_at(t, group["alpha"], T), 1.0
+        if group["matches_ademamix"]:
+            alpha, gain = alpha / (alpha + 1), alpha + 1
+        torch._foreach_lerp_(fasts, batch.grads, 1 - beta1)
+        torch._foreach_lerp_(slows, batch.grads, 1 - beta3_at(t, beta3, beta1, T))
+        directions = torch._foreach_mul(fasts, (1 - alpha) / (1 - beta1**t))
+        torch._foreach_add_(directions, slows, alpha=alpha)
+        _normalise_(directions, squares, batch, beta2, group["eps"])
+        descend_(batch.params, directions, group, gain)
 
 
-class Ad3EMAMix(Optimizer):
+class Ad3EMAMix(BatchedOptimizer):
     r"""AdEMAMix with a third average, whose beta4 follows the same schedule as beta3.
 
     .. math::
@@ -194,6 +171,8 @@ class Ad3EMAMix(Optimizer):
     Reference: appendix C of the paper, "Adding a third momentum term".
     """
 
+    MOMENTS = ("exp_avg", "exp_avg_slow", "exp_avg_slower", "exp_avg_sq")
+
     def __init__(
         self,
         params: ParamsT,
@@ -208,33 +187,23 @@ class Ad3EMAMix(Optimizer):
         defaults = {"lr": lr, "betas": betas, "alpha": alpha, "total_steps": total_steps, "eps": eps}
         super().__init__(params, {**defaults, "weight_decay": weight_decay})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, which may have its own value of every setting."""
-        raw = self.defaults | param_group
+    def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         betas = checked_betas(raw["betas"], count=4)
-        settings = _mixture(raw | {"betas": betas[:3]}) | {"betas": betas}
-        super().add_param_group(param_group | settings)
-        refuse_low_precision(self)
+        return _mixture({**raw, "betas": betas[:3]}) | {"betas": betas}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step, and return the loss if `closure` computes it."""
-        loss = evaluated(closure)
-        for group in self.param_groups:
-            for batch in batches(self, group, ("exp_avg", "exp_avg_slow", "exp_avg_slower", "exp_avg_sq")):
-                fasts, slows, slowers, squares = batch.moments
-                t, T = batch.step, group["total_steps"] or 0
-                beta1, beta2, beta3, beta4 = group["betas"]
-                alpha = alpha_at(t, group["alpha"], T)
-                torch._foreach_lerp_(fasts, batch.grads, 1 - beta1)
-                torch._foreach_lerp_(slows, batch.grads, 1 - beta3_at(t, beta3, beta1, T))
-                torch._foreach_lerp_(slowers, batch.grads, 1 - beta3_at(t, beta4, beta1, T))
-                directions = torch._foreach_mul(fasts, 1 / (1 - beta1**t))
-                torch._foreach_add_(directions, slows, alpha=alpha)
-                torch._foreach_add_(directions, slowers, alpha=alpha)
-                _normalise_(directions, squares, batch, beta2, group["eps"])
-                descend_(batch.params, directions, group)
-        return loss
+    def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
+        fasts, slows, slowers, squares = batch.moments
+        t, T = batch.step, group["total_steps"] or 0
+        beta1, beta2, beta3, beta4 = group["betas"]
+        alpha = alpha_at(t, group["alpha"], T)
+        torch._foreach_lerp_(fasts, batch.grads, 1 - beta1)
+        torch._foreach_lerp_(slows, batch.grads, 1 - beta3_at(t, beta3, beta1, T))
+        torch._foreach_lerp_(slowers, batch.grads, 1 - beta3_at(t, beta4, beta1, T))
+        directions = torch._foreach_mul(fasts, 1 / (1 - beta1**t))
+        torch._foreach_add_(directions, slows, alpha=alpha)
+        torch._foreach_add_(directions, slowers, alpha=alpha)
+        _normalise_(directions, squares, batch, beta2, group["eps"])
+        descend_(batch.params, directions, group)
 
 
 def _normalise_(directions: Any, squares: list[Tensor], batch: Batch, beta2: float, eps: float) -> None:

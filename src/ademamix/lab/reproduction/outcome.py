@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ademamix.lab.config import Run
-from ademamix.lab.runs.record import Result, RunFolder
+from ademamix.lab.comparison.arms import Trained, mean_curve
+from ademamix.lab.runs.record import RunFolder
 
 VALIDATION_LOSS = "validation_loss"
 
 
 @dataclass(frozen=True)
-class TrainedArm:
-    """One arm of a panel: a config, and a run of it for each seed."""
+class TrainedArm(Trained):
+    """One arm of a panel, with all that its runs have recorded."""
 
-    name: str
-    run: Run
-    results: Sequence[Result]
     folders: Sequence[RunFolder]
 
     @cached_property
@@ -29,25 +25,13 @@ class TrainedArm:
         """What was recorded, by seed."""
         return [folder.metrics() for folder in self.folders]
 
-    @property
-    def losses(self) -> list[float]:
-        """The last validation loss of each seed; infinite where the run diverged: it is higher than any other."""
-        return [math.inf if result.diverged else result.validation_loss for result in self.results]
-
-    @property
-    def loss(self) -> float:
-        """Its mean over the seeds."""
-        return statistics.fmean(self.losses)
-
     def curves(self, metric: str = VALIDATION_LOSS) -> list[dict[int, float]]:
         """Return a metric by step, for each seed."""
         return [{row["step"]: row[metric] for row in rows if metric in row} for rows in self.rows]
 
     def curve(self, metric: str = VALIDATION_LOSS) -> dict[int, float]:
         """Return the mean over the seeds of a metric, by step."""
-        curves = self.curves(metric)
-        steps = set.intersection(*(set(curve) for curve in curves))
-        return {step: statistics.fmean(curve[step] for curve in curves) for step in sorted(steps)}
+        return mean_curve(self.curves(metric))
 
     def values(self, metric: str, step: int | None = None) -> list[float]:
         """Return a metric of each seed as last recorded up to a step, or at the end; NaN: it was not recorded.
