@@ -284,10 +284,15 @@ class TestPicture:
 
 def test_the_default_is_the_best_of_the_committed_sweep() -> None:
     records = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "compare_sweep.json").read_text())
-    for name, optimizer in defaults.OPTIMIZERS.items():
-        record = records["AdamW" if name == "adamw" else "AdEMAMix"]
-        found = tuning.Sweep({tuning.Choice(float(rate)): loss for rate, loss in record["losses"].items()})
+    adamw, ademamix = defaults.OPTIMIZERS.values()
+    lengths = [(adamw, defaults.STEPS), (adamw, 2 * defaults.STEPS), (ademamix, defaults.STEPS)]
+    runs = [arm_of(defaults.DEFAULT, optimizer, steps) for optimizer, steps in lengths]
+    assert [record["run"] for record in records.values()] == [
+        run.model_dump(mode="json", exclude_defaults=True) for run in runs
+    ]
+    for record, run in zip(records.values(), runs, strict=True):
+        found = tuning.Sweep(
+            {tuning.Choice(row["lr"], row["beta2"]): row["validation_loss"] for row in record["losses"]}
+        )
         assert found.settled
-        assert optimizer.lr == found.best.lr
-        run = defaults.DEFAULT.model_copy(update={"optimizer": optimizer})
-        assert record["run"] == run.model_dump(mode="json", exclude_defaults=True)
+        assert tuning.with_choice(run, found.best) == run

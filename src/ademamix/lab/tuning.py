@@ -129,12 +129,14 @@ def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROU
 
 
 def with_choice(base: Run, choice: Choice) -> Run:
-    """Return a run with the learning rate and beta2 chosen; a beta2 that is the default is not written out."""
+    """Return a run with the learning rate and beta2 chosen; a beta2 that is the constructor's is not written out."""
     optimizer = base.optimizer
     settings = dict(optimizer.settings)
     betas = OPTIMIZERS[optimizer.name].betas
-    if choice.beta2 is not None and betas is not None and choice.beta2 != betas[1]:
-        settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
+    if choice.beta2 is not None and betas is not None:
+        settings.pop("betas", None)
+        if choice.beta2 != betas[1]:
+            settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
     chosen = Optimizer(name=optimizer.name, lr=choice.lr, settings=settings)
     return base.model_copy(update={"optimizer": chosen})
 
@@ -179,8 +181,10 @@ def _reservation(sweep: Sweep) -> str:
 
 
 def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
-    betas = OPTIMIZERS[optimizer.name].betas
-    beta2 = None if betas is None or "betas" in optimizer.settings else betas[1]
+    row = OPTIMIZERS[optimizer.name]
+    betas: Any = optimizer.settings.get("betas", row.betas)
+    searched = row.betas is not None and betas in (row.betas, row.settings.get("betas"))  # any others are stated
+    beta2 = betas[1] if searched else None
     return [Choice(optimizer.lr * 2.0 ** (power - count // 2), beta2) for power in range(count)]
 
 

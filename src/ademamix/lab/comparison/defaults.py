@@ -19,21 +19,21 @@ def warmup(steps: int) -> int:
 
 
 WEIGHT_DECAY = {"weight_decay": optimizers.WEIGHT_DECAY}
-STEPS, BATCH = 20_000, 8
-DEFAULT = Run(
-    model=PRESETS["gpt-nano"],
-    data=Text(kind="text"),
-    optimizer=Optimizer(name="adamw", lr=optimizers.OPTIMIZERS["adamw"].lr, settings=WEIGHT_DECAY),
-    schedule=Cosine(kind="cosine", warmup=warmup(STEPS)),
-    steps=STEPS,
-    batch=BATCH,
-    validate_every=validation_interval(STEPS, BATCH),
-)
 STARTING_POINTS = {
     name: Optimizer(name=name, lr=row.lr, settings={**WEIGHT_DECAY, **row.settings})
     for name, row in optimizers.OPTIMIZERS.items()
 }
 """Every optimizer before the user sets anything."""
 
+STEPS, BATCH = 20_000, 8
+DEFAULT = Run(
+    model=PRESETS["gpt-nano"],
+    data=Text(kind="text"),
+    optimizer=STARTING_POINTS["adamw"],
+    schedule=Cosine(kind="cosine", warmup=warmup(STEPS)),
+    steps=STEPS,
+    batch=BATCH,
+    validate_every=validation_interval(STEPS, BATCH),
+)
 OPTIMIZERS = {name: STARTING_POINTS[name] for name in ("adamw", "ademamix")}
 """The two that are compared unless the user says otherwise."""

@@ -137,7 +137,7 @@ def reasons(comparison: Comparison, *, tuned: bool) -> str:
         lines.append("The learning rates, and beta2 where it was not stated, were the best of the search.")
     elif base == DEFAULT and all(arm.optimizer == OPTIMIZERS.get(arm.optimizer.name) for arm in arms):
         lines.append(
-            "The learning rates were the best of a sweep of each at its length, with beta2 = 0.999 "
+            "The learning rates and beta2 were the best of a search for each at its length "
             "(benchmarks/results/compare_sweep.json)."
         )
     else:

@@ -29,7 +29,7 @@ class LabOptimizer:
     lr: float
     """The learning rate that comparisons and searches start from: that of the constructor, where none was tuned."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings to start from."""
+    """Further settings to start from: where it was tuned, those that were found best."""
     betas: tuple[float, ...] | None = None
     """The betas that the constructor has by default, if the second is that of squared gradients."""
     takes_beta3: bool = False
@@ -37,7 +37,9 @@ class LabOptimizer:
 
 
 OPTIMIZERS: dict[str, LabOptimizer] = {
-    "adamw": LabOptimizer("torch.optim:AdamW", "AdamW", "torch's AdamW", lr=8e-3, betas=BETAS),
+    "adamw": LabOptimizer(
+        "torch.optim:AdamW", "AdamW", "torch's AdamW", lr=16e-3, settings={"betas": [0.9, 0.99]}, betas=BETAS
+    ),
     "ademamix": LabOptimizer(
         "ademamix:AdEMAMix",
         "AdEMAMix",
