@@ -1,4 +1,4 @@
-"""What the optimizers of the lab share: checks of their settings, gathering of tensors, and the end of a step."""
+"""Parts that the lab's optimizers share: checks of settings, gathering of tensors, and the end of a step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:
 
 
 def refuse_low_precision(optimizer: Optimizer) -> None:
-    """Take back the last group and raise if it has parameters of fewer digits than these optimizers keep."""
+    """Remove the last group and raise if its parameters have less precision than these optimizers need."""
     try:
         check_precision(type(optimizer).__name__, optimizer.param_groups[-1]["params"])
     except ValueError:
@@ -74,7 +74,7 @@ def refuse_low_precision(optimizer: Optimizer) -> None:
 
 
 def check_precision(name: str, params: Iterable[Tensor]) -> None:
-    """Raise ValueError if one of the parameters is in fewer bits than fp32."""
+    """Raise ValueError if one of the parameters has fewer bits than fp32."""
     for param in params:
         if param.dtype not in (torch.float32, torch.float64):
             raise ValueError(
