@@ -1,4 +1,4 @@
-// What the coded storages of the moments have in common: blocks, their moments in fp32, and their random words.
+// The common parts of the coded storages: blocks, their moments in fp32, and their random words.
 #pragma once
 
 #include "number_formats.h"
@@ -50,7 +50,7 @@ inline Words random_words(Words block_key, int i) {
   return x ^ (x >> 15);
 }
 
-// Random words that are independent of those.
+// Random words that are independent of the ones above.
 inline Words more_random_words(Words random) {
   const Words x = random * kSecondMixer;
   return x ^ (x >> 16);

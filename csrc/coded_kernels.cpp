@@ -88,7 +88,7 @@ ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const Blo
 }
 
 // Gradients that are not finite, or larger than their limit, are rare, and so are averages that forget at once. Only
-// blocks that have to are updated with an eye to them.
+// blocks that have them are updated carefully.
 template <class Storage, bool kFast>
 ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
   const uint32_t key = context.block_words(static_cast<uint64_t>(block.index));
@@ -100,7 +100,7 @@ ADEMAMIX_INLINE int update(const Context& context, const Block& block, const Blo
   return skipped;
 }
 
-// Asks for memory ahead of its use. What the processor does by itself ends with each page of each tensor.
+// Asks for memory ahead of its use. The processor's own prefetching ends with each page of each tensor.
 template <class T>
 inline void prefetch(const void* tensor, int64_t first) {
   const char* from = reinterpret_cast<const char*>(static_cast<const T*>(tensor) + first);
@@ -144,7 +144,7 @@ struct CodesCopy {
   }
 };
 
-// For all that is not fp32 and in whole groups as it is.
+// For all blocks that are not already fp32 and in whole groups.
 template <class Storage, bool kFast>
 ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;

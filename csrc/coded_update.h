@@ -28,7 +28,7 @@ struct VectorRates {
   VectorAverage fast, slow, square;
   Floats slow_gain, step_size, eps, decay;
   Words skip;  // all ones: elements without a finite gradient stay
-  uint32_t suspect_square;  // the bits of a second moment that no gradient below the limit adds as much to
+  uint32_t suspect_square;  // the bits of half of what a gradient at the limit adds to a second moment
 
   explicit VectorRates(const Tensor& tensor) : VectorRates(tensor.coefficients, tensor.skipped != nullptr) {}
   VectorRates(const Coefficients& c, bool skips)

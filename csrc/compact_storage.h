@@ -105,7 +105,7 @@ struct CompactStorage {
   };
 
   // The largest magnitudes, and the smallest square. Those of averages may pass over NaN: stored moments are finite, so
-  // what makes them NaN is the gradient, and it does the same to the average of its squares.
+  // only a gradient makes them NaN, and it does the same to the average of its squares.
   struct Watch {
     Floats fast = all(0.0f);
     Floats slow = all(0.0f);

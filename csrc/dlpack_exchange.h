@@ -1,4 +1,4 @@
-// The part of DLPack 1.x that describes a tensor without a copy: what a framework offers as
+// The part of DLPack 1.x that describes a tensor without a copy: a framework offers it as
 // `__dlpack_c_exchange_api__` on its tensor class. Names and layout are those of the specification
 // (https://dmlc.github.io/dlpack/latest/c_api.html).
 #pragma once

@@ -32,8 +32,8 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-// What is larger than the limit, but finite, is taken for the limit: its square would make the second moment infinite,
-// and the parameter NaN a step later.
+// Finite numbers above the limit become the limit: their squares would make the second moment infinite, and the
+// parameter NaN a step later.
 template <class T>
 inline T limited(T x, T limit = static_cast<T>(kGradientLimit)) {
   const T size = std::abs(x);
@@ -45,7 +45,7 @@ template <class S>
 inline S load(float x) {
   return static_cast<S>(x);
 }
-// What is finite stays so as a float.
+// Finite numbers stay finite as floats.
 template <class S>
 inline S load(double x) {
   if constexpr (sizeof(S) < sizeof x) x = limited(x, static_cast<double>(std::numeric_limits<S>::max()));

@@ -33,7 +33,7 @@ OpenMPParallel openmp() {
 }
 
 // Works in the floating-point mode of the caller: threads have one each, and whether subnormal numbers are flushed to
-// zero, for example, may not depend on who does the work.
+// zero, for example, must not depend on which thread does the work.
 struct Team {
   std::atomic<int64_t> next{0};
   int64_t count;
@@ -60,8 +60,8 @@ void parallel_for(int64_t count, int useful, int available, const std::function<
   if (useful <= 1) {
     team.take_turns();
   } else if (OpenMPParallel parallel = openmp()) {
-    // All of the team, also where fewer would do: libgomp ends the threads that a smaller team has no place for, and
-    // has to start them anew for the next team of full size, which is torch's.
+    // All of the team, even where fewer would do: libgomp ends the threads that a smaller team has no place for, and
+    // has to start them again for the next team of full size, which is torch's.
     parallel([](void* data) { static_cast<Team*>(data)->take_turns(); }, &team, static_cast<unsigned>(available), 0);
   } else {
     std::vector<std::thread> helpers;

@@ -1,4 +1,4 @@
-// What the state of a parameter has to look like, to tell quickly that a step needs nothing else.
+// The form that the state of a parameter must have, to tell quickly that a step can take it as it is.
 #pragma once
 
 #include <nanobind/nanobind.h>

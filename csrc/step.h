@@ -36,12 +36,12 @@ struct Tensor {
   void* fast;  // null when beta1 = 0
   void* slow;
   void* square;
-  uint8_t* fast_scale;  // scales are for compact storage alone, one for each block
+  uint8_t* fast_scale;  // scales are only for compact storage, one for each block
   uint8_t* slow_scale;
   uint8_t* square_scale;
   int64_t* skipped;  // count of non-finite gradient elements passed over; null: they propagate
   int64_t size;
-  int64_t row_size;  // elements for each index of the first dimension; of interest to coded storages alone
+  int64_t row_size;  // elements for each index of the first dimension; only coded storages need it
   int64_t index;     // of the parameter in the optimizer, for the rounding key
   Dtype parameter_dtype;
   Dtype gradient_dtype;

@@ -1,5 +1,5 @@
-// Tensors of torch, as the core finds them in Python's lists: it is built without torch's headers. All that they say of
-// themselves is checked here, so that nothing is read or written outside of their memory, whatever Python hands over.
+// Tensors of torch, as the core finds them in Python's lists: it is built without torch's headers. All that they say
+// about themselves is checked here, so that nothing outside their memory is read or written, whatever Python passes.
 #pragma once
 
 #include <nanobind/nanobind.h>

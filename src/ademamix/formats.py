@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-# Each row of dimension 0 is cut into blocks, of which the last may be shorter: what shares a scale and a random key.
+# Each row of dimension 0 is cut into blocks, of which the last may be shorter. A block shares a scale and a random key.
 BLOCK = 128
 # Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
 LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
-# What is smaller than this has no memory to save, and is where precision matters most: biases, norms, small heads.
+# Smaller tensors have no memory to save, and precision matters most in them: biases, norms, small heads.
 LEAST_ROW, LEAST_SIZE = 64, 4096
 
-# Of the magnitude of finite gradients in fp32 arithmetic: their squares are finite, and have a code.
+# The largest magnitude of finite gradients in fp32 arithmetic: its square is finite, and has a code.
 GRADIENT_LIMIT = 2.0**62
 
 # Random words are those of a counter-based generator, with the constants of "lowbias32" (C. Wellons, hash-prospector).
 FIRST_MIXER, SECOND_MIXER = 0x7FEB352D, 0x846CA68B
-FIRST_KEY, SECOND_KEY = 0x243F6A88, 0x85A308D3  # what keys begin with: digits of pi
+FIRST_KEY, SECOND_KEY = 0x243F6A88, 0x85A308D3  # where keys begin: digits of pi
 MOMENT_DOMAIN = 1  # absorbed by the keys of moments, to keep their words apart from those of their parameter
 LANE_STEP = 0x9E3779B9  # between the words of neighbours in a block: 2^32 over the golden ratio
 
@@ -33,10 +33,10 @@ BF16_MASK = (1 << BF16_SHIFT) - 1
 class BlockCode(NamedTuple):
     """An offset float: :mod:`ademamix.pytorch.block_codes` explains it."""
 
-    dtype: str  # its integers
-    mantissa_bits: int  # that it keeps
-    octaves: int  # K, those it resolves below the scale of its block
-    first_random_bit: int  # of a word that serves all moments, the bits that this one is rounded by
+    dtype: str  # of its integers
+    mantissa_bits: int  # those that it keeps
+    octaves: int  # K, those that it resolves below the scale of its block
+    first_random_bit: int  # of the bits that round this moment, in a word that serves all moments
     random_bits: int
 
     @property
@@ -51,17 +51,17 @@ class BlockCode(NamedTuple):
 
     @property
     def random_left(self) -> int:
-        """The places by which a word is moved left, or right if negative, for its random bits to be the upper ones."""
+        """How far to shift a word left, or right if negative, so that its random bits become the upper ones."""
         return self.shift - self.random_bits - self.first_random_bit
 
     @property
     def random_mask(self) -> int:
-        """Where the random bits are then."""
+        """Where the random bits are after that shift."""
         return ((1 << self.random_bits) - 1) << (self.shift - self.random_bits)
 
     @property
     def random_rest(self) -> int:
-        """What stands for the dropped bits that are not random: half of the last random one."""
+        """The value of the dropped bits that are not random: half of the last random one."""
         return 1 << (self.shift - self.random_bits) >> 1
 
 
@@ -69,10 +69,10 @@ FAST = BlockCode("int8", mantissa_bits=4, octaves=7, first_random_bit=9, random_
 SLOW = BlockCode("int16", mantissa_bits=12, octaves=7, first_random_bit=21, random_bits=11)
 SQUARE = BlockCode("uint8", mantissa_bits=4, octaves=15, first_random_bit=0, random_bits=9)
 
-# Where some second moments of a block are so much smaller than its largest that they would have hardly a digit, its
-# codes are these, coarser ones that reach as far down as fp32 does: a gradient that was large once would otherwise keep
-# its neighbours from moving for thousands of steps. Scales that no other block has say so; they stand for every eighth
-# power of two.
+# Some second moments of a block may be so much smaller than its largest that they would keep hardly a digit. Such a
+# block is wide: its codes are coarser and reach as far down as fp32 does. Otherwise a gradient that was large once
+# would keep its neighbours from moving for thousands of steps. Scales that no other block has mark it; they stand for
+# every eighth power of two.
 WIDE_SQUARE = BlockCode("uint8", mantissa_bits=2, octaves=60, first_random_bit=0, random_bits=9)
 FIRST_WIDE_SCALE, LAST_WIDE_SCALE = 2, 26
 WIDE_BASE, WIDE_SHIFT = 45, 3  # the biased exponent that the scale 0 would stand for, and log2 of the distance

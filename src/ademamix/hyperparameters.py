@@ -1,8 +1,8 @@
-"""Defaults, checks, and the choices made for the user: the one place of all three.
+"""Defaults, checks, and the choices made for the user: the one place for all three.
 
 Settings exist in two forms. *Raw* ones are what the caller said: ``betas`` may be a pair, a warm-up may be None.
-*Resolved* ones are the numbers a step needs, together with ``given``, the names that the caller stated himself, so
-that what was derived can be derived again when the horizon changes.
+*Resolved* ones are the numbers a step needs, together with ``given``, the names of those that the caller stated, so
+that the others can be derived again when the horizon changes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ STATE_STORAGE = _DefaultStr("fp32")
 STATE_STORAGES = ("fp32", "bf16", "compact")
 NONFINITE = ("propagate", "skip")
 
-# What an explicit argument of the constructor changes in a loaded checkpoint; everything else is the checkpoint's.
+# The settings of a loaded checkpoint that an explicit argument of the constructor changes; all others stay.
 OVERRIDING = ("total_steps", "alpha", "beta3", "alpha_warmup", "beta3_warmup", "beta3_start", "state_storage")
 
 
 def given_names(settings: Mapping[str, Any]) -> list[str]:
-    """List the overriding settings that the caller stated himself, among raw settings."""
+    """List the overriding settings that the caller stated, among raw settings."""
 
     def stated(name: str) -> bool:
         if name == "beta3":
@@ -63,9 +63,9 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, but for lr."""
+    """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, except lr."""
     if isinstance(raw["total_steps"], float) and raw["total_steps"] == math.inf:
-        raw = {**raw, "total_steps": None}  # how trainers with no bound on their epochs say that they do not know it
+        raw = {**raw, "total_steps": None}  # from trainers that do not know it, since their epochs have no bound
     betas = _checked_betas(raw["betas"])
     total_steps = checked_steps("total_steps", raw["total_steps"], least=1)
     beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
@@ -86,9 +86,9 @@ def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_for_step(resolved: Mapping[str, Any]) -> None:
-    """Raise if a step cannot be taken with settings that were resolved once, but that anyone may have written to since.
+    """Raise if a step cannot be taken with these settings: anyone may have written to them since they were resolved.
 
-    An lr below 0 is possible, as in torch: schedules end there by rounding.
+    An lr below 0 is possible, as in torch: schedules may end there by rounding.
     """
     betas = resolved["betas"]
     if not isinstance(betas, (tuple, list)) or len(betas) != 3:
@@ -105,14 +105,14 @@ def check_for_step(resolved: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be an integer >= 0, got None")
     lr = resolved["lr"]
     _check_lr_kind(lr)
-    if getattr(lr, "is_cpu", True) and not -math.inf < lr < math.inf:  # elsewhere a look at it would wait for a GPU
+    if getattr(lr, "is_cpu", True) and not -math.inf < lr < math.inf:  # elsewhere, reading it would wait for a GPU
         raise ValueError(f"lr must be a finite number, got {lr!r}")
     _checked_seed(resolved["rounding_seed"])
     _check_execution(resolved)
 
 
 def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the raw settings that resolve to `resolved`: what was derived is left open again."""
+    """Return the raw settings that resolve to `resolved`: derived ones are left open again."""
     given = resolved["given"]
     raw = {key: value for key, value in resolved.items() if key != "given"}
     for name in ("total_steps", "alpha_warmup", "beta3_warmup", "beta3_start"):
@@ -127,10 +127,11 @@ def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a checkpoint continued by an optimizer: the checkpoint's, but for what `own` was given explicitly.
+    """Return the settings for continuing a checkpoint: its own, except those that `own` was given explicitly.
 
-    Both are resolved settings, and so is the result. What follows from a new horizon is derived anew. `beta3_start`
-    does not, and stays as it was resolved when the run began: lr schedulers may have rewritten beta1 since.
+    Both are resolved settings, and so is the result. Settings that follow from a new horizon are derived again.
+    `beta3_start` does not follow from it, and stays as it was resolved when the run began: lr schedulers may have
+    rewritten beta1 since.
     """
 
     def value(settings: Mapping[str, Any], name: str) -> Any:

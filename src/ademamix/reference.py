@@ -25,7 +25,7 @@ class ReferenceAdEMAMix:
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta \Big)
 
     `step` is t of the bias corrections, `slow_step` is t of the schedules; they differ after a switch from AdamW.
-    `gradient_limit` is not of the paper: it is 2^62 where fp32 arithmetic is followed, in which squares of gradients
+    `gradient_limit` is not in the paper. It is 2^62 where this follows fp32 arithmetic, in which squares of gradients
     above 1.8e19 are not finite, and infinite elsewhere.
 
     >>> optimizer = ReferenceAdEMAMix([1.0, -2.0], lr=0.1, betas=(0.9, 0.999, 0.9999), alpha=5.0)

@@ -59,7 +59,7 @@ def log_beta3(mu: Any, beta3: Any, start: Any, log: Callable[[Any], Any] = natur
     """ln beta3(t) at mu = t/T in (0, 1], for 0 <= start < beta3.
 
     The paper's fraction divided through by ln(start) ln(beta3): 1/ln(beta) moves linearly. In this form start = 0
-    needs no case of its own. mu may be an array of any framework, and beta3 and start too with a `log` for them.
+    needs no case of its own. mu may be an array of any framework, and so may beta3 and start, given a `log` for them.
     """
     return 1 / ((1 - mu) / log(start) + mu / log(beta3))
 

@@ -76,7 +76,7 @@ def test_a_run_whose_process_is_killed_ends_the_others_saved(tmp_path: Path, com
     os.kill(int(first), signal.SIGKILL)
     _, told = comparison.communicate(timeout=PATIENCE)
     assert comparison.returncode == 2
-    assert "its process was killed by signal 9. The same command goes on" in told
+    assert "its process was killed by signal 9. The same command continues" in told
     assert not any(_held(folder) for folder in (tmp_path / "runs").iterdir())
     assert len(list(tmp_path.glob("runs/*/checkpoints/*.pt"))) >= 1
 

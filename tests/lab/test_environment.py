@@ -41,7 +41,7 @@ def test_runs_between_which_the_data_changed_are_not_compared(tmp_path: Path) ->
         source.write_text(f"one two three four five six seven {name}\n" * 200)
         train(run, options)
     source.unlink()
-    with pytest.raises(RunError, match=f"trained on the older one, '.*{runs['adamw'].key}', and give"):
+    with pytest.raises(RunError, match=f"remove the runs on the older data, '.*{runs['adamw'].key}', and give"):
         run_all(runs, options)
 
 

@@ -42,8 +42,8 @@ def test_a_dataset_is_split_by_content_and_read_no_further_than_needed(folder, c
     write_documents(folder, ["changed", *documents], field="body")
     assert bytes_of(tokens_of(source, cache, tokens=1000).training).startswith(b"changed\0")
     for wrong, message in (
-        (f"hub:{folder}", "'text' of the split 'train' of the dataset .* cannot be had.*Column name"),
-        (f"hub:{folder}::dev:body", "cannot be had.*dev"),
+        (f"hub:{folder}", "'text' of the split 'train' of the dataset .* cannot be loaded.*Column name"),
+        (f"hub:{folder}::dev:body", "cannot be loaded.*dev"),
         (f"hub:{folder}:::number", "a document must be a string, got 0"),
     ):
         with pytest.raises(DataError, match=message):
@@ -51,7 +51,7 @@ def test_a_dataset_is_split_by_content_and_read_no_further_than_needed(folder, c
 
 
 def check_places(open_documents):
-    """Check that a stream goes on after each of its documents, and can be stopped and go on again."""
+    """Check that a stream continues after each of its documents, and can be stopped and continued again."""
 
     def read(place):
         documents = open_documents(place)
@@ -127,7 +127,7 @@ def test_a_stream_is_read_on_when_its_process_was_killed_or_the_network_fails(fo
         documents, errors, returned = read(groups, end)
         assert returned == code, errors
         assert bool(groups) == bool(documents)
-        assert ("network is down. What was read before is kept in" in errors) == (end == "unplugged")
+        assert ("network is down. The text read so far is kept in" in errors) == (end == "unplugged")
         seen += documents
     told = []
     config = Text(kind="text", source=f"hub:{folder}", tokenizer="sentencepiece:300", tokens=20_000)
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_on_is_read_anew(change, folder, cache, monkeypatch)
         if count > wanted // 2:
             raise DataError("stopped")
 
-    with pytest.raises(DataError, match=r"stopped\. What was read before is kept in"):
+    with pytest.raises(DataError, match=r"stopped\. The text read so far is kept in"):
         token_files(config, cache, stop)
     if change == "version":
         monkeypatch.setattr(tokens, "version", lambda name: f"another {name}")
@@ -233,7 +233,7 @@ def test_redpajama_is_read_file_by_file_and_gaps_are_told(tmp_path, monkeypatch,
         ["0000", "en_middle.json.gz is left out: the server does not have it"],
         ["0001", "en_head.json.gz is left out: Compressed file ended before the end-of-stream marker was reached"],
     ]
-    with pytest.raises(DataError, match=r"en_head\.json\.gz cannot be had: .*refused"):
+    with pytest.raises(DataError, match=r"en_head\.json\.gz cannot be loaded: .*refused"):
         next(iter(hub.RedPajama(root)))
 
 
@@ -270,5 +270,5 @@ def test_without_a_network_the_hub_is_explained_and_nothing_heavy_is_imported_be
     assert len(lines) == 3
     for line, name in zip(lines, ("HuggingFaceFW/fineweb", "EleutherAI/gpt-neox-20b", "uoft-cs/cifar10"), strict=True):
         assert name in line
-        assert "cannot be had: " in line
+        assert "cannot be loaded: " in line
         assert "without a network, give a local folder" in line

@@ -106,7 +106,7 @@ def test_folders_that_cannot_be_used_are_explained(class_folders, tmp_path):
     with pytest.raises(DataError, match=r"bee/0\.png is no image that can be read"):
         read(class_folders, model=SMALL, batch=2)
     (class_folders / "val" / "cat").mkdir()
-    with pytest.raises(DataError, match=r"val has classes that train has not: \['cat'\]"):
+    with pytest.raises(DataError, match=r"val has classes that train does not have: \['cat'\]"):
         read(class_folders, model=SMALL, batch=2)
     empty = tmp_path / "empty"
     (empty / "train" / "ant").mkdir(parents=True)

@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     with folder.locked():
         folder.save_checkpoint(1, {"x": torch.ones(10)})
-        with pytest.raises(RunError, match="What was saved before is intact"):
+        with pytest.raises(RunError, match="Everything saved before is intact"):
             folder.save_checkpoint(2, {"x": torch.ones(100_000)})
         assert (folder.load_checkpoint() or (None,))[0] == 1
         assert not list(folder.path.rglob("*.part"))

@@ -1,4 +1,4 @@
-"""A run that was killed goes on and ends with the same bits."""
+"""A run that was killed continues and ends with the same bits."""
 
 from __future__ import annotations
 

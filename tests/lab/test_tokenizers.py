@@ -1,4 +1,4 @@
-"""The lab's tokenisers: they give the text back, and say why when they cannot be had."""
+"""The lab's tokenisers: they give the text back, and say why when they cannot be loaded."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_tokenizers_that_cannot_be_are_explained(folder, cache):
         ("sentencepiece:many", "named sentencepiece:SIZE, as in sentencepiece:32000, got 'sentencepiece:many'"),
         ("sentencepiece:100", "no SentencePiece model of 100 tokens .*smaller than required_chars"),
         ("sentencepiece:90000", "no SentencePiece model of 90000 tokens .*too high"),
-        (str(folder), "the tokenizer .* cannot be had"),
+        (str(folder), "the tokenizer .* cannot be loaded"),
     ):
         with pytest.raises(DataError, match=message):
             tokens_of(folder, cache, tokenizer=name)

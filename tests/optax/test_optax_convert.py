@@ -296,7 +296,7 @@ def test_what_from_torch_refuses():
         to_torch(fresh, unnamed.state_dict(), NAMES)
     zero, without = torch_run(betas=(0.0, 0.999))
     torch_steps(zero, without, range(2))
-    with pytest.raises(ValueError, match="has no fast average, since its beta1 is 0: pass b1=0 here too"):
+    with pytest.raises(ValueError, match="has no fast average, since its beta1 is 0: also pass b1=0 here"):
         from_torch(without.state_dict(), fresh, NAMES)
 
 

@@ -182,7 +182,7 @@ REFUSED = {
     "Adagrad": (lambda: stepped(torch.optim.Adagrad), "another optimizer"),
     "NAdam": (lambda: stepped(torch.optim.NAdam), "another optimizer.*mu_product"),
     "Adamax": (lambda: stepped(torch.optim.Adamax), "another optimizer.*exp_inf"),
-    "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*AdEMAMix alone"),
+    "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*only the state of its AdEMAMix"),
     "heavyball": (heavyball, "heavyball"),
     "AdamW without clocks": (without_steps, "another optimizer"),
     "L2 decay of pytorch_optimizer": (

@@ -1,1 +1,1 @@
-"""The lab: what trains, measures and draws with the library."""
+"""The lab: trains, measures and draws with the library."""

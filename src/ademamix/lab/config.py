@@ -25,13 +25,13 @@ else:  # for pydantic, which reads the names of the one list when this module is
 Part = TypeVar("Part", bound="Config")
 
 FORMAT = 2
-"""Raised when the same config comes to mean other numbers: runs of another format are other runs, under other keys."""
+"""Increased when the same config comes to mean other numbers: runs of another format have other keys."""
 VALIDATION_EXAMPLES = 512
 MOST_VALIDATIONS = 50
 VALIDATION_SHARE = 0.1
-"""Of the time of a run, as far as :func:`validation_interval` chooses it."""
+"""The share of a run's time for validation, where :func:`validation_interval` chooses the interval."""
 VALIDATION_COST = 0.31
-"""The time to validate on an example over that to train on it: a forward pass over a step (gpt-tiny on a CPU)."""
+"""Time to validate on an example, divided by the time to train on it (gpt-tiny on a CPU)."""
 
 
 class GPT(Config):
@@ -122,7 +122,7 @@ class Optimizer(Config):
 
     @property
     def described(self) -> str:
-        """The optimizer in words.
+        """The optimizer as a phrase.
 
         >>> Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0}).described
         'ademamix lr=0.001 alpha=8'
@@ -161,8 +161,8 @@ Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
 class Phase(Config):
     """After `step` steps the run continues with another optimizer or learning-rate schedule, or with both.
 
-    An optimizer takes over the averages and clocks that it has in common with the one before. A schedule counts the
-    steps of the whole run.
+    An optimizer takes over the averages and clocks that it shares with the previous one. A schedule counts the steps of
+    the whole run.
     """
 
     step: Positive
@@ -198,7 +198,7 @@ class Run(Config):
     accumulate: Positive = 1
     """Each batch is processed in this many parts, whose gradients are averaged."""
     clip: Rate | None = 1.0
-    """The largest norm of the gradient; None: it is not clipped."""
+    """The largest norm of the gradient; None for no clipping."""
     seed: Annotated[Whole, Field(ge=0, lt=2**64)] = 0
     parameters: Literal["fp32", "bf16"] = "fp32"
     autocast: bool = False
@@ -208,13 +208,13 @@ class Run(Config):
     record_every: Positive = 10
     """The training loss is recorded as its mean over this many steps."""
     phases: tuple[Phase, ...] = ()
-    """What changes in mid-run, in the order of the steps."""
+    """The changes in mid-run, in the order of their steps."""
     probes: tuple[Probe, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _read_switch(cls, fields: Any) -> Any:
-        """Take a `switch`, which is what a single phase with another optimizer was called in version 0.1."""
+        """Take a `switch`, the name in version 0.1 for a single phase with another optimizer."""
         if isinstance(fields, dict) and fields.get("switch") is not None:
             fields = {**fields, "phases": [fields["switch"]]}
         return {name: value for name, value in fields.items() if name != "switch"} if "switch" in fields else fields
@@ -254,7 +254,7 @@ class Run(Config):
     def key(self) -> str:
         """The name of the run's folder: a hash of the format and of all fields that differ from their defaults.
 
-        Without the defaults, so that a field that is added to this class later does not rename the runs of today.
+        Without the defaults, so that a field that is added to this class later does not rename today's runs.
         """
         fields = {"format": FORMAT, **self.model_dump(mode="json", exclude_defaults=True)}
         if len(self.phases) == 1 and self.phases[0].schedule is None:  # as version 0.1 named it
@@ -283,7 +283,7 @@ class Run(Config):
 def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMPLES) -> int:
     """Return how many steps to put between validations, so that they take about a tenth of the time of a run.
 
-    There are at most fifty. A run that is too short for even one has it all the same, after its last step.
+    There are at most fifty. A run that is too short for even one still has it, after its last step.
 
     >>> validation_interval(10_000, batch=8), validation_interval(1000, batch=8), validation_interval(100, batch=8)
     (200, 200, 100)
@@ -293,7 +293,7 @@ def validation_interval(steps: int, batch: int, examples: int = VALIDATION_EXAMP
 
 
 class ConfigError(ValueError):
-    """A config that cannot be: what is wrong, what was given, what may be."""
+    """An invalid config; the message says what is wrong, what was given and what is possible."""
 
 
 def read(part: type[Part], text: str) -> Part:

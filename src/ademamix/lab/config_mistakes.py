@@ -1,4 +1,4 @@
-"""What is wrong with a config, in plain words."""
+"""The mistakes in a config, in plain words."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ademamix.lab.probes import Probe
 
 
 def _kinds(union: Any) -> dict[str, type[Config]]:
-    """Return the parts of a union that states its kind, by it."""
+    """Return the parts of a union by their kind."""
     return {get_args(part.model_fields["kind"].annotation)[0]: part for part in get_args(get_args(union)[0])}
 
 
 KINDS = {kind: part for union in (Model, Data, Schedule, Probe) for kind, part in _kinds(union).items()}
-"""The parts of a run that state their kind, by it."""
+"""The parts of a run that have a kind, by that kind."""
 
 LIMITS = {
     "greater_than": "above",
@@ -41,11 +41,11 @@ NOUNS = {
     "model_type": "an object with settings",
     "model_attributes_type": "an object with settings",
 }
-"""What pydantic's kinds of errors ask for."""
+"""The values that pydantic's kinds of errors ask for."""
 
 
 def explain(error: ValidationError) -> str:
-    """Say in a line for each mistake where it is, what may be and what was given.
+    """Say in a line per mistake where it is, what is possible and what was given.
 
     >>> from ademamix.lab.config import GPT
     >>> try:
@@ -75,7 +75,7 @@ def _in_plain_words(mistake: ErrorDetails) -> str:
             return f"{where}.kind is missing"
         case "literal_error":
             return f"{where} must be {_one_of(context['expected'])}{given}"
-        case "value_error":  # ours; of a part as a whole it says itself what was given
+        case "value_error":  # ours; for a part as a whole it already says what was given
             return (
                 (f"{where}: " if where else "") + str(context["error"]) + ("" if _is_part(mistake["input"]) else given)
             )
@@ -88,7 +88,7 @@ def _in_plain_words(mistake: ErrorDetails) -> str:
 
 
 def _owner(place: tuple[int | str, ...]) -> type[Config]:
-    """Return the class that a field which it does not have was given to."""
+    """Return the class that was given a field that it does not have."""
     owners: dict[str, type[Config]] = {"optimizer": Optimizer, "phases": Phase, **KINDS}
     names = [str(part) for part in place[:-1] if not isinstance(part, int)]
     return owners.get(names[-1], Run) if names else Run

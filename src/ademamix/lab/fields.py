@@ -1,4 +1,4 @@
-"""What the parts of a config are made of: a base class, and numbers within limits."""
+"""The building blocks of a config's parts: a base class, and numbers within limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _refuse_boolean(value: Any) -> Any:
-    if isinstance(value, bool):  # which would be taken for 0 or 1
+    if isinstance(value, bool):  # it would be taken for 0 or 1
         raise ValueError("this must be a number, not a truth value")
     return value
 

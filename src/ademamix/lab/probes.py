@@ -1,6 +1,6 @@
-"""Probes look into a run, or step into it: callbacks of the training loop, named in the config of a run.
+"""Probes observe a run, or intervene in it: callbacks of the training loop, named in the config of a run.
 
-A probe has settings and no state. What it keeps from one step to the next is in a memory, which is a part of the
+A probe has settings and no state. It keeps values from one step to the next in a memory, which is part of the
 checkpoint, so that a run that was killed continues with it. A new probe is a class here, and its name in `Probe`.
 """
 
@@ -20,11 +20,11 @@ Memory = dict[str, Any]
 
 
 class _Probe(Config):
-    """A probe that does nothing, for others to change a part of; `training.step` is the number of steps done."""
+    """A probe that does nothing; others override parts of it. `training.step` is the number of steps done."""
 
     @property
     def first_step(self) -> int:
-        """The step, counted from 1, that it acts in or records after for the first time."""
+        """The first step, counted from 1, in which it acts or after which it records."""
         return 1
 
     @property
@@ -33,7 +33,7 @@ class _Probe(Config):
         return 0
 
     def chosen_batch(self, training: Training, batch: Batch) -> Batch:
-        """Return what the coming step trains on in place of `batch`."""
+        """Return the batch that the coming step trains on in place of `batch`."""
         return batch
 
     def before_step(self, training: Training, memory: Memory) -> None:
@@ -78,7 +78,7 @@ class FollowTrainingBatch(_Probe):
     step: Positive
     every: Positive = 1
     until: Positive | None = None
-    """The last step that is recorded; None: to the end of the run."""
+    """The last step that is recorded; None for the end of the run."""
 
     @property
     def first_step(self) -> int:
@@ -118,7 +118,7 @@ class InjectBatch(_Probe):
 class UpdateNorms(_Probe):
     r"""Record, after every `span` steps, :math:`\|\theta^{(t+n)} - \theta^{(t)}\|_2`, n being the span.
 
-    Weight decay is included, and t is every multiple of n. One copy of the parameters is kept meanwhile.
+    Weight decay is included, and t is every multiple of n. A copy of the parameters is kept in between.
 
     Reference: the paper's appendix, "Miscellaneous results", figure exploding-norm (a), with n = 1000.
     """
@@ -154,7 +154,7 @@ Probe = Annotated[FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms,
 
 
 def memory_of(kept: Any) -> Memory:
-    """Return what a checkpoint has of a probe's memory; version 0.1 kept the parameters of `UpdateNorms` bare.
+    """Return a probe's memory from a checkpoint; version 0.1 kept the parameters of `UpdateNorms` bare.
 
     >>> memory_of({"origin": []}), memory_of(None), memory_of([])
     ({'origin': []}, {}, {'origin': []})

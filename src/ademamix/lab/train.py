@@ -35,11 +35,11 @@ __all__ = ["Options", "Progress", "Training", "train"]
 
 BYTES_PER_LOGIT = 16  # in bf16 and fp32, its logarithmic probability, and both gradients
 VALIDATION_CHUNK = 32  # examples at once; more are no faster
-VALIDATION_LOGITS = 1 << 27  # or as many as have so many logits, half a gigabyte
+VALIDATION_LOGITS = 1 << 27  # or as many examples as have so many logits, half a gigabyte
 
 
 class Training:
-    """A model in training: all that changes while a run goes on."""
+    """A model in training: all that changes during a run."""
 
     def __init__(self, config: Run, dataset: Dataset, device: str, logits_bytes: int = LOGITS_BYTES) -> None:
         self.config, self.data, self._device = config, dataset, torch.device(device)
@@ -56,7 +56,7 @@ class Training:
         self._peak, self._schedule = config.optimizer.lr, config.schedule
         self._loss_sum = torch.zeros((), device=self._device)
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes)
-        # of the model and the data alone: with another size the loss would be rounded differently
+        # depends only on the model and the data: with another size the loss would be rounded differently
         per_example = models.logits_per_example(config.model, dataset.outputs)
         self._validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
 
@@ -208,7 +208,7 @@ def train(
 
 
 class _Watch(NamedTuple):
-    """What others want of a run while it is trained."""
+    """What others want from a run while it is trained."""
 
     report: Callable[[Progress], None]
     keep_at: frozenset[int]
@@ -241,7 +241,7 @@ def _carry_out(config: Run, dataset: Dataset, folder: RunFolder, options: Option
 def _memory_explained() -> Iterator[None]:
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # torch has a class for CUDA alone
+    except (MemoryError, RuntimeError) as error:  # torch has a class only for CUDA
         if isinstance(error, RuntimeError) and not re.search("out of memory|can't allocate memory", str(error)):
             raise
         reason = str(error).partition("\n")[0] or "for Python itself"
@@ -279,7 +279,7 @@ def _loop(
             times = pace.steps_per_second, pace.seconds_left(training.step)
             watch.report(Progress(training.step, latest.get("loss"), latest.get("validation_loss"), *times))
         if diverged:
-            break  # not saved: who went on from here would diverge again, later
+            break  # not saved: continuing from here would only diverge again
         if training.step in watch.keep_at:
             with folder.explained("keep the first steps of"):
                 Beginnings(options.beginnings).save(
@@ -302,10 +302,10 @@ def _loop(
 
 
 def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int) -> int:
-    """Return in how many equal parts to process a batch, so that the logits of one fit into `logits_bytes`.
+    """Return the number of equal parts in which to process a batch, so that the logits of one fit into `logits_bytes`.
 
-    Of what a batch takes, logits are the largest: batch x context x vocabulary, 16 bytes each. Parts change the numbers
-    of a run by rounding alone. A model with dropout, which would drop others, is not divided further than its config
+    Logits take the most memory of a batch: batch x context x vocabulary, 16 bytes each. Parts change the numbers of a
+    run by rounding alone. A model with dropout, which would drop other elements, is not divided further than its config
     says.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
@@ -314,7 +314,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int) -> int:
     >>> parts_of_a_batch(large, 32_000, LOGITS_BYTES), parts_of_a_batch(DEFAULT, 256, LOGITS_BYTES)
     (16, 1)
     """
-    if getattr(config.model, "dropout", 0.0):  # which not every model has
+    if getattr(config.model, "dropout", 0.0):  # not every model has it
         return config.accumulate
     fit = max(1, logits_bytes // (BYTES_PER_LOGIT * models.logits_per_example(config.model, outputs)))
     enough = range(config.accumulate, config.batch + 1)

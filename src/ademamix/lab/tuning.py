@@ -25,7 +25,7 @@ Runner = Callable[[Mapping[str, Run]], Mapping[str, Result]]
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of a search; `beta2` is None where it is stated, or where there is none."""
+    """A choice in a search; `beta2` is None if the config states it, or if there is none."""
 
     lr: float
     beta2: float | None = None
@@ -72,7 +72,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Search:
-    """A search that is done: where each arm started, by name, and what was found for it."""
+    """A finished search: where each arm started, by name, and the losses found for it."""
 
     bases: Mapping[str, Run]
     sweeps: Mapping[str, Sweep]
@@ -87,14 +87,14 @@ class Search:
         return f"Validation loss by learning rate and beta2, seed {SEED}:\n{table(self.sweeps, width)}"
 
     def records(self) -> dict[str, Any]:
-        """Return what was run and found, for a JSON file."""
+        """Return the runs and the losses found, for a JSON file."""
         return records(self.bases, self.sweeps)
 
 
 def search(arms: Mapping[str, Run], lab: Lab, count: int, *, title: str = "", rounds: int = ROUNDS) -> Search:
     """Find the best learning rate and beta2 of each arm, by name, with runs that `lab` carries out; see :func:`tune`.
 
-    `title` says in the progress shown what is being searched.
+    `title` names the search in the progress shown.
     """
     bases = {name: run.model_copy(update={"seed": SEED}) for name, run in arms.items()}
     shown = f"{title + ': l' if title else 'L'}earning rates and beta2, on seed {SEED}, for each of {'; '.join(bases)}."

@@ -1,7 +1,7 @@
 """Switching: from the state of ``optax.adamw`` and back, in the middle of a run.
 
-Both functions take the state that is to be continued, and that of a newly initialised optimizer: the latter says which
-moments are stored, in which dtypes, and how they are sharded.
+Both functions take the state to continue and that of a newly initialised optimizer: the latter says which moments are
+stored, in which dtypes, and how they are sharded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def from_adamw_state(adamw_state: Any, fresh: Any) -> Any:
     .. math:: (t, m_1, \nu) \leftarrow (t, m_1, \nu)_{AdamW}, \qquad m_2 \leftarrow 0, \quad t_{slow} \leftarrow 0
 
     The slow average starts empty and its clock at 0; moments, the clock of the bias corrections and everything else,
-    such as the count of a learning-rate schedule, go on.
+    such as the count of a learning-rate schedule, continue.
 
     >>> from ademamix.optax import ademamix
     >>> params = jnp.ones(3)
@@ -33,11 +33,11 @@ def from_adamw_state(adamw_state: Any, fresh: Any) -> Any:
     >>> state = from_adamw_state(adamw_state, optimizer.init(params))
 
     Args:
-        adamw_state: state of ``optax.adamw``, also inside of ``optax.chain``, ``inject_hyperparams``, ``MultiSteps``,
+        adamw_state: state of ``optax.adamw``, also inside ``optax.chain``, ``inject_hyperparams``, ``MultiSteps``,
             ``multi_transform`` and the like. It is not changed.
         fresh: ``optimizer.init(params)`` of an :func:`ademamix` in the place of every ``optax.adamw``, whose
-            `total_steps` are those still to come. Of injected hyperparameters, those that AdamW has too are taken
-            from `adamw_state`.
+            `total_steps` are those still to come. Injected hyperparameters that AdamW also has are taken from
+            `adamw_state`.
 
     Reference: section 4.1 of the paper, "Resume from AdamW"; it uses alpha = 2 or 1 and no warm-ups.
     """
@@ -111,7 +111,7 @@ def _converted(old: Any, new: Any, old_kind: type, new_kind: type, switch: Calla
         )
 
     if not nodes(old, old_kind):
-        raise ValueError(f"there is no {old_kind.__name__} in the state that is to be converted")
+        raise ValueError(f"there is no {old_kind.__name__} in the state to convert")
     return merged(old, new, "")
 
 

@@ -49,7 +49,7 @@ def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | 
     (0.9998, 0.9999)
 
     Given to a transformation as `b3`, it is used through its method `rate`, 1 - beta3(t) to the last digit: fp32
-    has beta3 = 0.9999 only to within 2e-4 of 1 - beta3, which is what the slow EMA moves by.
+    has beta3 = 0.9999 only to within 2e-4 of 1 - beta3, the rate at which the slow EMA moves.
 
     Reference: equation f_beta3 of the paper, section 3, derived in appendix A.1.
     """
@@ -59,7 +59,7 @@ def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | 
 
 @dataclass(frozen=True)
 class Beta3Schedule:
-    """What :func:`beta3_schedule` returns."""
+    """The schedule that :func:`beta3_schedule` returns."""
 
     beta3: Any
     start: Any
@@ -87,7 +87,7 @@ class Beta3Schedule:
 
 
 def traced_beta3_for_horizon(total_steps: Any, b1: Any) -> jax.Array:
-    """Return :func:`ademamix.schedules.beta3_for_horizon` of arguments of which one at least is an array."""
+    """Return :func:`ademamix.schedules.beta3_for_horizon` where at least one argument is an array."""
     if total_steps is None:
         return jnp.asarray(PAPER_BETA3)
     return jnp.maximum(b1, jnp.minimum(1 - 1 / (HORIZON_FRACTION * total_steps), PAPER_BETA3))
@@ -99,7 +99,7 @@ def is_array(value: Any) -> bool:
 
 
 def real_dtype() -> Any:
-    """Return the dtype that scalars are computed in: fp64 if JAX has it enabled, or fp32."""
+    """Return the dtype of scalar arithmetic: fp64 if JAX has it enabled, or fp32."""
     return jnp.result_type(float)
 
 

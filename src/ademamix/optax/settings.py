@@ -1,4 +1,4 @@
-"""The arguments of the transformations: which may be traced, checks, and what follows from what."""
+"""The arguments of the transformations: which may be traced, how they are checked, and what they leave open."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Settings(NamedTuple):
     alpha: Function
     slow_rate: Function  # 1 - beta3(t)
     eps: Any
-    advice: str | None  # what to warn of
+    advice: str | None  # a warning for the caller
 
     @property
     def stores_fast(self) -> bool:
-        """Tell whether there is a fast EMA; a b1 that is traced may become more than 0."""
+        """Tell whether there is a fast EMA; a traced b1 may be more than 0."""
         return is_array(self.b1) or self.b1 > 0
 
 
@@ -50,7 +50,7 @@ def resolved(
 ) -> Settings:
     """Check the arguments and fill in what they leave open, by the rules of :mod:`ademamix.hyperparameters`.
 
-    What is traced or a function cannot be checked; a value that is beyond reproach stands in for it.
+    Traced values and functions cannot be checked, so a valid value stands in for them here.
     """
     for name, function, warmup in (("alpha", alpha, alpha_warmup), ("beta3", b3, beta3_warmup)):
         if callable(function) and warmup is not None:
@@ -73,7 +73,7 @@ def resolved(
     )
 
     def chosen(stated: Any, default: Any, plain_value: Any) -> Any:
-        """Return the array that was stated or, where nothing was, that the default is; or else the plain number."""
+        """Return the array that was stated, or the default if that is an array, or else the plain number."""
         value = default if stated is None else stated
         return value if is_array(value) else plain_value
 
@@ -94,13 +94,13 @@ def resolved(
 
 
 def checked_mask(mask: Any) -> None:
-    """Raise TypeError for what optax.inject_hyperparams makes of a function, which it takes for a schedule."""
+    """Raise TypeError for an array that optax.inject_hyperparams made of a function, which it took for a schedule."""
     if is_array(mask):
         raise TypeError(f"mask must be a tree of bools or a function of the parameters, got an array. {ASK_FOR_STATIC}")
 
 
 def _known(value: Any, stand_in: Any) -> Any:
-    """Return a number as Python's, also that of an array; `stand_in` for what is traced or a function."""
+    """Return a number, or that of an array, as Python's; `stand_in` for traced values and functions."""
     if callable(value) or isinstance(value, jax.core.Tracer):
         return stand_in
     return np.asarray(value).item() if is_array(value) else value

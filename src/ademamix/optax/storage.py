@@ -2,10 +2,9 @@ r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bi
 
 The code is that of :mod:`ademamix.pytorch.block_codes`, which explains it, and the random words are those of
 :mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks, made of the numbers in
-:mod:`ademamix.formats`. All of it is elementwise
-but for a maximum over each block, and blocks lie inside of the rows of dimension 0, so that arrays which are sharded by
-rows need no communication. The position of each block in its parameter is stored: inside of ``shard_map`` a program
-sees its own rows alone, and the random words are those of the whole array.
+:mod:`ademamix.formats`. All of it is elementwise except for a maximum over each block, and blocks lie inside the rows
+of dimension 0, so that arrays sharded by rows need no communication. The position of each block in its parameter is
+stored: inside ``shard_map`` a program sees only its own rows, but the random words are those of the whole array.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ SLOW_DTYPES = ("float32", "bfloat16", SLOW.dtype)
 
 
 def arithmetic_dtype(param: Any) -> Any:
-    """Return the dtype that a parameter's moments are computed in, or raise TypeError if it cannot be trained."""
-    dtype = jnp.result_type(param)  # what JAX makes of it: it may be a number, or an array of NumPy
+    """Return the dtype of the arithmetic of a parameter's moments, or raise TypeError if it cannot be trained."""
+    dtype = jnp.result_type(param)  # as JAX sees it: it may be a number, or an array of NumPy
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
             f"AdEMAMix does not train parameters of dtype {dtype}, only real and complex floating-point ones. "
@@ -62,8 +61,8 @@ def checked_slow_dtype(dtype: Any) -> Any:
 def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
     """Return the dtype that the slow EMA of `param` is stored in.
 
-    What is small stays as it is computed: there is no memory to save, and precision matters most. So do fp64 and
-    complex parameters.
+    Small arrays keep the dtype of the arithmetic: they have no memory to save, and precision matters most in them. So
+    do fp64 and complex parameters.
     """
     dtype = arithmetic_dtype(param)
     shape = jnp.shape(param)
@@ -73,7 +72,7 @@ def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
 
 def empty_scale(param: Any) -> jax.Array:
     """Return the scales of the empty slow EMA of `param`, sharded like it."""
-    # Computed, and not made: so the scales are sharded by the rows that they belong to.
+    # Computed from `param`, not made anew: so the scales are sharded by the rows that they belong to.
     scale: jax.Array = jax.jit(encode)(jnp.zeros_like(param, dtype=jnp.float32), None)[1]
     return scale
 
@@ -92,14 +91,14 @@ def block_positions(param: Any) -> jax.Array:
 
 
 def read_slow(stored: jax.Array, scale: jax.Array | None, dtype: Any) -> jax.Array:
-    """Return the values of a stored slow EMA to compute with."""
+    """Return the values of a stored slow EMA, for the arithmetic."""
     return stored.astype(dtype) if scale is None else decode(stored, scale)
 
 
 def write_slow(
     values: jax.Array, dtype: Any, block: jax.Array | None, key: tuple[int, jax.Array]
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Return what is stored for `values`, and its scales. `key` and the positions of blocks decide the rounding."""
+    """Return `values` as they are stored, and their scales. `key` and the positions of blocks decide the rounding."""
     if block is None:
         return values, None
     words = random_words(block, *key)
@@ -109,7 +108,7 @@ def write_slow(
 
 
 def write_fast(values: jax.Array, dtype: Any) -> jax.Array:
-    """Return what is stored for the fast EMA: finite `values` stay finite in a dtype of fewer exponents."""
+    """Return the fast EMA as it is stored: finite `values` stay finite in a dtype with fewer exponents."""
     if dtype.itemsize >= values.dtype.itemsize or dtype == jnp.bfloat16:
         return values.astype(dtype)
     largest = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]

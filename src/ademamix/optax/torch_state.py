@@ -21,7 +21,7 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
 
     .. math:: (t, t_{slow}, m_1, m_2, \nu) \leftarrow (t, t_{slow}, m_1, m_2, \nu)_{torch}
 
-    Moments of every ``state_storage`` are read; 16-bit codes stay as they are if the slow average is coded here too.
+    Moments of every ``state_storage`` are read; 16-bit codes stay as they are if the slow average is also coded here.
     Counts of updates in `fresh`, those of schedules and of wrappers such as ``optax.MultiSteps``, are set to t. A
     ``state_dict`` of ``torch.optim.AdamW`` is a switch.
 
@@ -39,8 +39,8 @@ def from_torch(state_dict: Mapping[str, Any], fresh: Any, names: Any = None) -> 
 
     Args:
         state_dict: as torch gives it.
-        fresh: ``optimizer.init(params)`` of an :func:`ademamix` with the settings of the run. Weight decay is a
-            setting too: PyTorch's default is 1e-2, Optax's 1e-4.
+        fresh: ``optimizer.init(params)`` of an :func:`ademamix` with the settings of the run, weight decay included:
+            PyTorch's default is 1e-2, Optax's 1e-4.
         names: a tree like that of the parameters, with the name of the torch parameter at each leaf, or its position
             in the optimizer. None takes the path of each leaf, joined by dots. Names need an optimizer that was made
             from ``named_parameters()``. Shapes must agree: transpose moments where a parameter is transposed.
@@ -152,7 +152,7 @@ def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, A
 
 
 def _rows(node: ScaleByAdemamixState) -> list[tuple[Any, dict[str, Any]]]:
-    """List the path of each parameter, and what is stored for it under torch's names."""
+    """List the path of each parameter, and its stored state under torch's names."""
     structure: Any = jax.tree.structure(node.nu)
     columns = {
         "exp_avg": node.mu,
@@ -243,7 +243,7 @@ def _check_entry(path: str, row: Mapping[str, Any], entry: Mapping[str, Any]) ->
             "as (out, in) and Flax its kernel as (in, out)."
         )
     if "exp_avg" in row and "exp_avg" not in entry:
-        raise ValueError(f"the torch state of {path} has no fast average, since its beta1 is 0: pass b1=0 here too")
+        raise ValueError(f"the torch state of {path} has no fast average, since its beta1 is 0: also pass b1=0 here")
 
 
 def _clock(clock: str, entries: list[Mapping[str, Any]], like: jax.Array) -> jax.Array:

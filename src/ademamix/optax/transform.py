@@ -115,11 +115,12 @@ def ademamix(
         eps, weight_decay, mask: as in ``optax.adamw``.
         mu_dtype: dtype that the fast average is stored in, for real parameters; None for fp32 (fp64 for fp64).
         slow_dtype: dtype that the slow average is stored in: None or float32; bfloat16, rounded stochastically; or
-            int16, a 16-bit code with a scale for each block of 128, rounded stochastically too. Arrays of one
-            dimension, of rows under 64 elements or under 4096 elements stay fp32, and so do fp64 and complex ones.
+            int16, a 16-bit code with a scale for each block of 128, also rounded stochastically. Arrays of one
+            dimension, with rows under 64 elements or under 4096 elements in all stay fp32; fp64 and complex ones are
+            never reduced.
 
     Under ``optax.inject_hyperparams`` all numbers may be traced, as they are without ``static_args``. With
-    ``static_args=STATIC_ARGS`` what follows from the horizon is exact, b1 = 0 stores no fast average, and `mask`,
+    ``static_args=STATIC_ARGS`` settings derived from the horizon are exact, b1 = 0 stores no fast average, and `mask`,
     `mu_dtype` and `slow_dtype` may be functions and types.
 
     Reference: Pagliardini, Ablin and Grangier, "The AdEMAMix Optimizer: Better, Faster, Older", Algorithm 1.
@@ -215,7 +216,7 @@ def _transformation(settings: Settings, mu_dtype: Any, slow_dtype: Any) -> optax
 
 
 class Leaf(NamedTuple):
-    """What is stored for a parameter: its part of :class:`ScaleByAdemamixState`."""
+    """The stored state of a parameter: its part of :class:`ScaleByAdemamixState`."""
 
     mu: Any
     nu: Any
@@ -227,7 +228,7 @@ class Leaf(NamedTuple):
 def _update_leaf(
     coefficients: Coefficients, key: tuple[int, jax.Array], grad: jax.Array, param: Any, leaf: Leaf
 ) -> tuple[jax.Array, Leaf]:
-    """Return the update of a parameter and what is stored for it. `key` is that of the rounding."""
+    """Return the update of a parameter and its new stored state. `key` is that of the rounding."""
     is_complex = jnp.iscomplexobj(leaf.slow)
     if jnp.iscomplexobj(grad) and not is_complex:
         raise TypeError("a gradient is complex where its parameter is real: pass its real part")
@@ -257,7 +258,7 @@ def _limited(grad: jax.Array, dtype: Any) -> jax.Array:
     """Return a gradient in the dtype of the arithmetic, its finite elements small enough to be squared there.
 
     Above 1.8e19 a square is infinite in fp32, and the second moment after it. Both parts of a complex number at the
-    limit have |g|^2 = 2^125, which is finite still.
+    limit have |g|^2 = 2^125, which is still finite.
     """
     if jnp.iscomplexobj(grad):
         return jax.lax.complex(*(_limited(part, np.finfo(dtype).dtype) for part in (grad.real, grad.imag)))
@@ -286,7 +287,7 @@ def _coefficients(settings: Settings, count: jax.Array, slow_count: jax.Array) -
 
 
 def _bias_correction(beta: Any, t: jax.Array) -> Any:
-    """Return 1 - beta^t, to the last digit also where beta^t is close to 1."""
+    """Return 1 - beta^t, to the last digit even where beta^t is close to 1."""
     if is_array(beta):
         return -jnp.expm1(t * jnp.log(beta))
     return -jnp.expm1(t * math.log(beta)) if beta > 0 else 1.0

@@ -1,6 +1,6 @@
 r"""Moments in 8 and 16 bits: blocks of values that share a power of two as their scale.
 
-A value :math:`x` of a block with scale :math:`s = 2^e`, the smallest one that is not exceeded, is stored as an
+The scale :math:`s = 2^e` of a block is the smallest one that no value exceeds. A value :math:`x` is stored as an
 *offset float*: the sum of its magnitude and a constant, with fewer bits of mantissa,
 
 .. math:: c = \lfloor \mathrm{bits}(|x|/s + 2^{-K}) - \mathrm{bits}(2^{-K}) \rceil_M, \qquad
@@ -66,7 +66,7 @@ def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tup
 
     `random` has an int32 below 2**shift for each element, as (rows, elements of a row); None rounds to nearest.
     Non-finite values do not count for the scale of their block, and are stored as 0. A second moment that is not 0
-    never becomes 0: it is what updates are divided by.
+    never becomes 0: updates are divided by its root.
     """
     flat = values.reshape(values.shape[0], -1)
     finite = torch.where(flat.isfinite(), flat, 0.0)
@@ -89,7 +89,7 @@ def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tup
 
 
 def random_part(code: BlockCode, words: Tensor) -> Tensor:
-    """Return what a code is rounded by: its bits of random `words` that serve all moments."""
+    """Return the random bits that round a code: its share of `words`, which serve all moments."""
     moved = words << code.random_left if code.random_left > 0 else words >> -code.random_left
     return ((moved & code.random_mask) | code.random_rest).to(torch.int32)
 
@@ -115,8 +115,8 @@ def _blocked(rows: Tensor, fill: int = 0) -> Tensor:
 
 
 def per_element(per_block: Tensor, row_size: int) -> Tensor:
-    """Repeat what there is for each block, as (rows, blocks), for each of its elements, as (rows, row_size)."""
-    # By index: to repeat and cut off the end is compiled wrongly for CPUs (pytorch/pytorch issue 195582).
+    """Repeat the entry of each block, (rows, blocks), for each of its elements, (rows, row_size)."""
+    # By index: repeating and cutting off the end is compiled wrongly for CPUs (pytorch/pytorch issue 195582).
     return per_block[:, torch.arange(row_size, device=per_block.device) // BLOCK]
 
 

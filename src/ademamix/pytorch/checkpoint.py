@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 from ademamix import hyperparameters
 from ademamix.pytorch import diagnostics, foreign, parameter_state
 
-# What torch puts into the names of parameters when it wraps a model, or a part of it.
+# Pieces that torch puts into the names of parameters when it wraps a model, or a part of it.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -23,12 +23,12 @@ class Verbatim:
 
 
 def protect(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what cannot be continued and wrap the tensors of the rest. A pre-hook of load_state_dict."""
+    """Refuse a state that cannot be continued, and wrap the tensors of any other. A pre-hook of load_state_dict."""
     state_dict = foreign.translated(state_dict)
     state = {
         param: {key: Verbatim(value) if isinstance(value, Tensor) else value for key, value in entries.items()}
         if isinstance(entries, dict)
-        else entries  # what someone keeps beside the parameters
+        else entries  # something that the user keeps beside the parameters
         for param, entries in state_dict["state"].items()
     }
     groups = _in_order(state_dict["param_groups"], optimizer.param_groups)
@@ -38,7 +38,7 @@ def protect(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
 def _in_order(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the groups of a checkpoint with their parameters in the order of `own`, by name if all have names."""
     if len(saved) != len(own) or not all("param_names" in group for group in (*saved, *own)):
-        return saved  # by position, as torch does; it reports another number of groups
+        return saved  # by position, as torch does; it reports a different number of groups
     names_left = [_plain_names(group) for group in saved]
     if names_left == [_plain_names(group) for group in own]:
         return saved
@@ -56,7 +56,7 @@ def _in_order(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[di
 
 
 def _plain_names(group: Mapping[str, Any]) -> list[str]:
-    """Return the names of a group's parameters without what a wrapper of the model has put into them."""
+    """Return the names of a group's parameters, without the pieces that wrappers of the model put into them."""
     plain = []
     for name in group["param_names"]:
         for wrapper in WRAPPERS:
@@ -82,7 +82,7 @@ def _other_names(saved: list[dict[str, Any]], own: list[dict[str, Any]]) -> str:
 
 
 def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | None:
-    """Bring what torch's loader is about to install into shape, and return what there is to report.
+    """Bring the state that torch's loader is about to install into shape, and return what there is to report.
 
     `own_groups` are the optimizer's groups so far.
     """
@@ -115,7 +115,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
 
 
 def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a loaded group; what another optimizer's group lacks is taken from `own`."""
+    """Return the settings of a loaded group; those that another optimizer's group lacks are taken from `own`."""
     if "given" in loaded:
         return {key: loaded.get(key, value) for key, value in own.items()}
     raw = hyperparameters.restate(own)
@@ -132,7 +132,7 @@ def _unwrapped(value: Any) -> Any:
 def _recognised(origin: str) -> str:
     return (
         f"the state of the AdEMAMix of {origin} was loaded: its moments, its clock and the settings of its groups "
-        "continue, but for those that were given to the constructor explicitly."
+        "continue, except for settings that were given to the constructor explicitly."
     )
 
 

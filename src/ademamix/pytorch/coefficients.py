@@ -1,4 +1,4 @@
-"""The numbers of a step: what the clocks and the settings make of alpha, beta3 and the bias corrections."""
+"""The numbers of a step: alpha, beta3 and the bias corrections, from the clocks and the settings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def next_step(
     if as_tensors:
         return _vectors(tensors, fast_starts, settings), lambda: torch._foreach_add_(clocks, 1)
     if core is not None and all(type(clock) is Tensor and clock.dtype == torch.float32 for clock in clocks):
-        # With 200 small tensors, torch would take a fifth of the whole step for this.
+        # With 200 small tensors, torch would spend a fifth of the whole step on this.
         found = core.Clocks(clocks, reader)
         values, advance = found.next(), found.advance
     else:

@@ -89,7 +89,7 @@ def _with_names(group: dict[str, Any]) -> list[Any]:
 
 
 def _take_over_groups(new: Optimizer, old: Optimizer, drop: tuple[str, ...]) -> None:
-    """Let `new` go on with the very dicts of `old`, which attached lr schedulers write to."""
+    """Let `new` continue with the very dicts of `old`, which attached lr schedulers write to."""
     for old_group, new_group in zip(old.param_groups, new.param_groups, strict=True):
         for key in drop:
             old_group.pop(key, None)

@@ -1,4 +1,4 @@
-"""The C++ core, or the reason why it is not there, and how it reads tensors."""
+"""The C++ core, or the reason why it is missing, and how it reads tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def element_types(core: ModuleType) -> dict[torch.dtype, int]:
 
 
 def tensor_reader(core: ModuleType, exchange: Any) -> Any:
-    """Return what the core reads tensors with; `exchange` are DLPack's functions for them, None before torch 2.10."""
+    """Return the core's reader of tensors; `exchange` are DLPack's functions for them, None before torch 2.10."""
     return core.TensorReader(torch.Tensor, torch.nn.Parameter, exchange, element_types(core))
 
 
@@ -37,6 +37,6 @@ except ImportError as error:
 
 
 def check_memory(columns: Iterable[list[Tensor]]) -> None:
-    """Refuse tensors of the CPU that have lost their memory, where the core is there: torch would end the process."""
+    """Refuse CPU tensors that have lost their memory, if there is a core: torch would end the process."""
     if core is not None:
         core.check_memory(list(columns), reader)

@@ -21,7 +21,7 @@ def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     clocks = [states[param] for param in group["params"] if "step" in states.get(param, ())]
     step = max((int(state["step"]) for state in clocks), default=0)
     slow_step = max((int(state["slow_step"]) for state in clocks), default=0)
-    t = max(slow_step, 1)  # before the first step: what the first step will use
+    t = max(slow_step, 1)  # before the first step: the values that it will use
     return {
         "step": step,
         "slow_step": slow_step,
@@ -33,7 +33,7 @@ def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 @torch.no_grad()
 def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
-    fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # of squares, but for the last
+    fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # sums of squares, except the last
     skipped = 0
     for param in group["params"]:
         state = states.get(param, {})

@@ -47,7 +47,7 @@ def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_other_adams(group: Group) -> None:
-    """Raise if `group` is of an Adam whose state or weight decay means something else than AdamW's."""
+    """Raise if `group` belongs to an Adam whose state or weight decay means something other than AdamW's."""
     if group.get("amsgrad"):
         raise ValueError(
             "amsgrad=True is not possible: AdEMAMix has no maximum of second moments. In a call, leave it out; to "
@@ -76,10 +76,10 @@ class Layout(NamedTuple):
 
 
 def _renamed(group: Group, *, origin: str, alpha_warmup: str, beta3_warmup: str) -> dict[str, Any]:
-    """Return a group of another AdEMAMix; the last two are its names for the warm-ups, where None is no warm-up."""
+    """Return a group of another AdEMAMix; the last two are its names for the warm-ups, whose None is no warm-up."""
     if len(group["betas"]) != 3:
         raise ValueError(
-            f"of {origin} AdEMAMix loads the state of its AdEMAMix alone, whose betas are (beta1, beta2, beta3), but "
+            f"of {origin}, AdEMAMix loads only the state of its AdEMAMix, whose betas are (beta1, beta2, beta3), but "
             f"this one has betas {group['betas']}. To start with an empty state, do not load one."
         )
     return {
@@ -106,7 +106,7 @@ def _bitsandbytes_values(entries: Entries, number: str) -> Tensor:
     if largest.shape[-1] != -(-values.shape[-1] // BITSANDBYTES_BLOCK):
         raise ValueError(
             f"the 8-bit state of bitsandbytes has {largest.shape[-1]} scales for {values.shape[-1]} elements, and is "
-            f"read in blocks of {BITSANDBYTES_BLOCK} alone. Continue it with 32-bit state first."
+            f"read only in blocks of {BITSANDBYTES_BLOCK}. Continue it with 32-bit state first."
         )
     scales = largest.repeat_interleave(BITSANDBYTES_BLOCK, dim=-1)[..., : values.shape[-1]]
     return (values * scales).view(stored.shape)
@@ -117,7 +117,7 @@ def _of_pytorch_optimizer(entries: Entries, group: Group) -> Entries:
         if group.get(variant):
             raise ValueError(
                 f"this AdEMAMix of pytorch_optimizer has {variant}=True, which changes the updates and which AdEMAMix "
-                f"has not. Set {variant} to False in its groups if dropping it is what you want."
+                f"does not have. Set {variant} to False in its groups if dropping it is what you want."
             )
     return _one_clock(group["step"], entries["exp_avg"], entries["exp_avg_slow"], entries["exp_avg_sq"])
 
@@ -127,15 +127,15 @@ def _of_the_authors(entries: Entries, group: Group) -> Entries:
 
 
 def _one_clock(step: Any, fast: Tensor | None, slow: Tensor, square: Tensor) -> Entries:
-    """Name what an AdEMAMix with one clock has. With beta1 = 0 some store no m1."""
+    """Rename the entries of an AdEMAMix with one clock. With beta1 = 0 some store no m1."""
     moments = {"exp_avg": fast, "exp_avg_slow": slow, "exp_avg_sq": square}
     return {"step": step, "slow_step": step, **{name: value for name, value in moments.items() if value is not None}}
 
 
 def _refuse_heavyball(group: Group) -> NoReturn:
     raise ValueError(
-        "this is a state of heavyball, which stores averages that are bias-corrected already, and a clock for the "
-        "first parameter alone: AdEMAMix does not load it. To start with an empty state, do not load one."
+        "this is a state of heavyball, which stores averages that are already bias-corrected, and a clock only for the "
+        "first parameter: AdEMAMix does not load it. To start with an empty state, do not load one."
     )
 
 

@@ -2,7 +2,7 @@
 
 A finite gradient above 1.8e19 has no finite square in fp32: the second moment would be infinite, and the parameter NaN
 a step later. So its magnitude is limited to 2^62, whose square is finite and has a code in every storage, and the step
-is the ordinary, bounded one. What is not finite stays as it is. In fp64 there is no limit.
+is the ordinary, bounded one. Elements that are not finite stay as they are. In fp64 there is no limit.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 from ademamix.formats import GRADIENT_LIMIT
 from ademamix.pytorch.memory_order import PLAIN_TYPES
 
-SMALL = 1 << 14  # elements that are worth a copy, to be looked at together with others
+SMALL = 1 << 14  # elements: smaller tensors are worth a copy, to be looked at together with others
 
 
 def in_arithmetic(grad: Tensor, dtype: torch.dtype, grad_scale: Tensor | None, *, maximize: bool) -> Tensor:
     """Return a gradient in the dtype of the arithmetic, unscaled, and negated if it is to be ascended."""
     if grad.dtype == torch.float64 != dtype:
-        grad = limited(grad, torch.finfo(dtype).max)  # what is finite stays so
+        grad = limited(grad, torch.finfo(dtype).max)  # finite elements stay finite
     grad = grad.to(dtype)
     if grad_scale is not None:
         grad = grad / grad_scale

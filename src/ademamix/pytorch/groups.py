@@ -19,7 +19,7 @@ ADAMW_AFTER_BETAS = ("eps", "weight_decay", "amsgrad")  # the order in which Ada
 
 
 def named_after_betas(init: Callable[P, None]) -> Callable[P, None]:
-    """Let a constructor say which names to write for what AdamW would take by position after ``betas``."""
+    """Let a constructor say which names to write for the arguments that AdamW takes by position after ``betas``."""
 
     @functools.wraps(init)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -39,8 +39,8 @@ def named_after_betas(init: Callable[P, None]) -> Callable[P, None]:
 def resolved(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Check the settings that a group states and fill in the others.
 
-    A group that has been AdEMAMix's before has all of them. As in loading a checkpoint, what `defaults` give explicitly
-    then wins, so that a new horizon counts.
+    A group that AdEMAMix had before has all of them. As in loading a checkpoint, explicit settings in `defaults` then
+    win, so that a new horizon counts.
     """
     refuse_other_adams(stated)
     settings = {name: stated.get(name, default) for name, default in defaults.items()}
@@ -57,9 +57,9 @@ def advise(param_groups: list[dict[str, Any]], stacklevel: int) -> None:
 
 
 def check_for_step(group: dict[str, Any]) -> None:
-    """Raise if a step cannot be taken with `group`; nothing has been changed then, in this group or in another."""
+    """Raise if a step cannot be taken with `group`, before anything is changed in this group or another."""
     if torch.compiler.is_compiling():
-        return  # tracing would fail before anything runs; a look at what is symbolic would be a guard
+        return  # tracing would fail before anything runs; looking at symbolic values would add guards
     hyperparameters.check_for_step(group)
     if not all(type(beta) is float for beta in group["betas"]):
         group["betas"] = tuple(float(beta) for beta in group["betas"])

@@ -10,7 +10,7 @@ from ademamix.pytorch.storage import MOMENT_DTYPES
 
 
 def completed(grad: Tensor) -> Tensor:
-    """Return a gradient as numbers in memory: what is to be waited for, negated or filled with zeros yet, is that."""
+    """Return a gradient as numbers in memory: a pending wait, negation or filling with zeros is carried out."""
     if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
         waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
         grad = waited_for
@@ -35,7 +35,7 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
     if param.numel() > 1 and _overlaps(param):
         raise RuntimeError(
             f"AdEMAMix was given a parameter whose elements share memory (shape {tuple(param.shape)}, strides "
-            f"{param.stride()}), so that an update in place is not defined. Pass a parameter of its own memory, for "
+            f"{param.stride()}), so that an update in place is not defined. Pass one with memory of its own, for "
             "example torch.nn.Parameter(tensor.contiguous())."
         )
     if differentiable and param.is_leaf and param.requires_grad:

@@ -47,7 +47,7 @@ def as_vectors(tensors: Tensors) -> Tensors:
 
 
 def copy_back(tensors: Tensors, copies: Tensors) -> None:
-    """Write what a kernel has changed in copies to where it belongs: all but gradients."""
+    """Write the copies that a kernel has changed, all but gradients, back to where they belong."""
     for originals, own in zip(tensors.columns[:SHAPED_COLUMNS], copies.columns[:SHAPED_COLUMNS], strict=True):
         if originals is not tensors.grads:
             for original, copy in zip(originals, own, strict=True):

@@ -51,10 +51,10 @@ class AdEMAMix(Optimizer):
             None for `total_steps`.
         beta3_start: where beta3 begins; None for beta1.
         eps, weight_decay: as in AdamW; weight decay is decoupled.
-        state_storage: how the moments are stored: ``"fp32"``, 12 bytes a parameter (fp64 for fp64 parameters);
+        state_storage: how the moments are stored: ``"fp32"``, 12 bytes per parameter (fp64 for fp64 parameters);
             ``"bf16"``, 6 bytes; or ``"compact"``, 4 bytes: 16-bit codes of m2, 8-bit codes of m1 and nu, with a scale
-            for each block of 128. Both round stochastically. Tensors of one dimension, of rows under 64 elements or
-            under 4096 elements stay fp32, and so do fp64 and complex ones.
+            for each block of 128. Both round stochastically. Tensors of one dimension, with rows under 64 elements or
+            under 4096 elements in all stay fp32; fp64 and complex ones are never reduced.
         stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
             `differentiable`. Parameters of other dtypes are always rounded to nearest.
         rounding_seed: key of the generator of stochastic rounding.
@@ -140,7 +140,7 @@ class AdEMAMix(Optimizer):
     ) -> AdEMAMix:
         """Switch a live AdamW to AdEMAMix in the middle of a run.
 
-        Settings, moments and bias-correction clocks are taken over without a copy, attached lr schedulers go on, and
+        Settings, moments and bias-correction clocks are taken over without a copy, attached lr schedulers continue, and
         ``adamw.step()`` raises from then on. The slow average starts empty and its clock at 0. Hooks that were
         registered on `adamw` are not taken over.
 
@@ -180,10 +180,10 @@ class AdEMAMix(Optimizer):
         return convert.from_adamw(build, adamw, beta3)
 
     def to_adamw(self) -> torch.optim.AdamW:
-        """Switch to ``torch.optim.AdamW`` in the middle of a run: the slow average is dropped, the rest goes on.
+        """Switch to ``torch.optim.AdamW`` in the middle of a run: the slow average is dropped, the rest continues.
 
-        Attached lr schedulers go on too, and this optimizer's ``step()`` raises from then on. AdamW has one clock: an
-        m1 that began late, since beta1 was 0 before, is scaled so that its bias-corrected value stays the same.
+        Attached lr schedulers also continue, and this optimizer's ``step()`` raises from then on. AdamW has one clock:
+        an m1 that began late, since beta1 was 0 before, is scaled so that its bias-corrected value stays the same.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> adamw = AdEMAMix(model.parameters(), lr=1e-3, total_steps=1000).to_adamw()
@@ -195,7 +195,7 @@ class AdEMAMix(Optimizer):
         return convert.to_adamw(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, also in the middle of a run; its schedules start at its own first step."""
+        """Add a group of parameters, even in the middle of a run; its schedules start at its own first step."""
         before, count = param_group.copy(), len(self.param_groups)
         try:
             if isinstance(param_group, dict):  # torch reports anything else
@@ -224,12 +224,12 @@ class AdEMAMix(Optimizer):
     ) -> None:
         """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
 
-        Those whose moments are stored in full and those whose are `reduced` go separately: lists are of one kind.
-        `late` has the positions of those whose m1 began late.
+        Full and `reduced` moments are gathered separately: lists are of one kind. `late` has the positions of
+        parameters whose m1 began late.
         torch.compile knows this name and shape of method, and runs it outside of the graph: it maps lists that are
         arguments of their own, and no others.
         """
-        self._opt_called = True  # again: torch.compile forgets what `step` notes
+        self._opt_called = True  # again: torch.compile forgets the note that `step` makes
         tensors = Tensors(indices, first_rows, *columns)
         params, grads = tensors.params, tensors.grads
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
@@ -266,7 +266,7 @@ class AdEMAMix(Optimizer):
         """
         if hasattr(self, "_accelerator_graph_capture_health_check"):  # not in older torch
             self._accelerator_graph_capture_health_check()
-        self._opt_called = True  # what an lr scheduler's wrapper of this method would note, see below
+        self._opt_called = True  # an lr scheduler's wrapper of this method would note it, see below
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -346,13 +346,13 @@ class AdEMAMix(Optimizer):
         return [diagnostics.schedule_of(group, self.state) for group in self.param_groups]
 
     def diagnostics(self) -> list[dict[str, Any]]:
-        """Return :meth:`schedule` and what the averages do, one dict per group.
+        """Return :meth:`schedule` and the norms of the averages and of the update, one dict per group.
 
         ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
         one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
-        parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"``
+        parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"`` has
         passed over so far. With ``beta1 = 0`` the fast average is the gradient: call this before ``zero_grad``.
-        It reads the whole state: call it every so often, not every step.
+        It reads the whole state: call it now and then, not every step.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)

@@ -1,4 +1,4 @@
-"""The state of a parameter: what it has to look like, and how it comes to that from wherever it is."""
+"""The state of a parameter: the form that it needs, and how a state from elsewhere is brought into it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ademamix.pytorch.core import check_memory, core, element_types, reader
 from ademamix.pytorch.storage import MOMENT_DTYPES, REDUCED_DTYPES, dtype_of, read_moment, reduces, write_moment
 from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
 
-FAST_START = "fast_start"  # the step that m1 was empty at, if that is not 0: beta1 was 0 until then
+FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
 
 
 class Form(NamedTuple):
-    """What the state of a parameter is to look like."""
+    """The form that the state of a parameter must have."""
 
     moments: Sequence[str]
     dtypes: Mapping[str, torch.dtype] | None  # of reduced moments
@@ -27,7 +27,7 @@ class Form(NamedTuple):
     layout: Any  # the same for the core; None without it
 
     def fits(self, state: Mapping[str, Any], param: Tensor, grad: Tensor) -> bool:
-        """Tell, at once, whether `state` and `grad` can be stepped with as they are. False may be a false alarm."""
+        """Tell quickly whether a step can take `state` and `grad` as they are. False may be a false alarm."""
         return self.layout is not None and self.layout.fits(state, param, grad, reader)
 
 
@@ -80,9 +80,9 @@ def _fits(scale: Any, codes: Tensor) -> bool:
 
 
 def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
-    """Put into `state` what is not there yet, and adapt moments whose parameter or storage has changed.
+    """Add the entries that `state` lacks, and adapt moments whose parameter or storage has changed.
 
-    With beta1 = 0 an m1 of before is dropped, since it would be stale when beta1 is raised again.
+    With beta1 = 0 an earlier m1 is dropped, since it would be stale when beta1 is raised again.
     """
     adopted = adopt(state, param, group)
     state.clear()
@@ -93,7 +93,7 @@ def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> N
 def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
     """Bring the state of `param` from elsewhere (a checkpoint, another optimizer) into the form that it has here.
 
-    What is missing is added: clocks at zero, empty moments. Tensors that have the form already are taken as they are.
+    Missing entries are added: clocks at zero, empty moments. Tensors already in that form are taken as they are.
     """
     check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
     _check_whole(entries)
@@ -124,7 +124,7 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
 
 
 def _check_whole(entries: Mapping[str, Any]) -> None:
-    """Raise if a moment would begin empty under a clock that has run, or a clock at 0 for a moment that is there."""
+    """Raise if a moment would begin empty under a clock that has run, or a clock at 0 for an existing moment."""
     missing = None
     if "exp_avg_sq" not in entries and float(entries.get("step", 0)) > 0:
         missing = "exp_avg_sq"
@@ -162,7 +162,7 @@ def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mappin
 def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the entries of a moment of zeros, without gaps in memory.
 
-    A plain one has the memory layout of its parameter. Codes are row-major: their blocks lie inside of the rows.
+    A plain one has the memory layout of its parameter. Codes are row-major: their blocks lie inside the rows.
     """
     dtype = dtype_of(moment, param, group)
     entries = {MOMENT_KEYS[moment]: torch.zeros_like(param, dtype=dtype, memory_format=_layout(param, group))}
@@ -179,7 +179,7 @@ def _adopt_moment(
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         raise TypeError(
             f"the state's {key} must be a dense tensor, got {_described(value)}: delete the parameter's entry from "
-            "optimizer.state to begin it anew."
+            "optimizer.state to start it afresh."
         )
     if value.shape != param.shape:
         raise ValueError(

@@ -30,7 +30,7 @@ _WORD = 0xFFFFFFFF
 
 
 class Rounding(NamedTuple):
-    r"""How values are rounded that are written back in fewer bits than they were computed in.
+    r"""How values are rounded when they are written back in fewer bits than they were computed in.
 
     A parameter in bf16 becomes one of the two neighbours of its value at random, with
 
@@ -48,7 +48,7 @@ class Rounding(NamedTuple):
     stochastic_params: bool  # or to nearest; moments that are not fp32 are always rounded stochastically
 
     def write(self, param: Tensor, values: Tensor, place: Place, step: float | Tensor) -> None:
-        """Write `values` into `param`, stochastically if that is asked for and it is bf16."""
+        """Write `values` into `param`; stochastically if that was asked for and `param` is bf16."""
         if self.stochastic_params and param.dtype == torch.bfloat16:
             first = place.first_row * param.shape[1:].numel()
             element = torch.arange(first, first + param.numel(), device=param.device).view(param.shape)
@@ -80,7 +80,7 @@ def to_bf16(values: Tensor, random: Tensor) -> Tensor:
 
 
 def bf16_random_part(moment: str, words: Tensor) -> Tensor:
-    """Return what a moment in bf16 is rounded by: its bits of random `words` that serve all moments."""
+    """Return the random bits that round a moment in bf16: its share of `words`, which serve all moments."""
     if moment == "fast":
         return words & BF16_MASK
     return (words if moment == "slow" else _second_words(words)) >> BF16_SHIFT

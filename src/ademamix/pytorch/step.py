@@ -1,7 +1,7 @@
-"""One AdEMAMix step as a function: advances the clocks, and chooses the body that does the arithmetic.
+"""One AdEMAMix step as a function, which advances the clocks and chooses the body that does the arithmetic.
 
 The bodies share one signature: `single` (readable, differentiable), `foreach` (torch's multi-tensor operations), `cpu`
-(one call into the C++ core) and `triton` (a kernel for CUDA). The last two are what `fused` means; torch.compile sees
+(one call into the C++ core) and `triton` (a kernel for CUDA). `fused` means one of the last two; torch.compile sees
 them as an operator.
 """
 
@@ -26,12 +26,12 @@ from ademamix.pytorch.tensors import Tensors
 # Moments that are not fp32 are decoded this many at a time: it bounds the memory that a step takes beyond the state.
 DECODED_ELEMENTS = 1 << 22
 
-# Triton is looked for here, and imported where it is used: not everyone waits for it.
+# Triton is only looked for here, and imported where it is used: nobody else should wait for it.
 has_triton = importlib.util.find_spec("triton") is not None
 
 
 class Flags(NamedTuple):
-    """How a step is to be carried out; `foreach` and `fused` are None to have the fastest body chosen."""
+    """How to carry out a step; with `foreach` and `fused` both None, the fastest body is chosen."""
 
     maximize: bool = False
     capturable: bool = False
@@ -100,7 +100,7 @@ def ademamix_step(
 
 
 def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bool) -> Callable[..., None]:
-    """Choose the body for tensors that, if they are to be fused, are on one device."""
+    """Choose the body for tensors; those of a fused step are on one device."""
     if not fused:
         return step_foreach.update if foreach else step_single.update
     if runs_on_triton(tensors.params[0]) and not torch.compiler.is_compiling():
@@ -109,18 +109,18 @@ def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bo
 
 
 def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiable: bool) -> tuple[bool, bool]:
-    """Choose (fused, foreach) for parameters whose owner stated neither."""
+    """Choose (fused, foreach) for a caller who stated neither."""
     plain = not differentiable and all(type(x) in PLAIN_TYPES for tensors in (params, grads) for x in tensors)
     # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
     if plain and core is not None and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
         return True, False
-    # torch has no multi-tensor kernels for a CPU, but there the body works in the cache, which is what makes it fast.
+    # torch has no multi-tensor kernels for a CPU, but the body is fast there because it works in the cache.
     foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")
     return False, plain and all(p.device.type in foreach_devices for p in params)
 
 
 def runs_on_triton(param: Tensor) -> bool:
-    """Tell whether the Triton kernel is the one for `param`: it is on NVIDIA's GPUs, ROCm has not been looked at."""
+    """Tell whether the Triton kernel is the one for `param`: yes on NVIDIA's GPUs, untried on ROCm."""
     return param.is_cuda and torch.version.hip is None
 
 
@@ -128,7 +128,7 @@ def why_not_fused(param: Tensor) -> str | None:
     """Say why no fused body can update `param`, or return None if one can."""
     if runs_on_triton(param):
         if not has_triton:
-            return "on CUDA it takes Triton, which is not there: `pip install triton`, or leave `fused` out"
+            return "on CUDA it needs Triton, which is not installed: `pip install triton`, or leave `fused` out"
     elif not param.is_cpu:
         return f"there is no fused kernel for device {param.device.type!r}; leave `fused` out or use foreach=True"
     elif core is None:
@@ -141,7 +141,7 @@ def why_not_fused(param: Tensor) -> str | None:
 
 
 def _parts(tensors: Tensors, coefficients: PerTensor, *, fused: bool) -> Iterator[tuple[Tensors, PerTensor]]:
-    """Yield what a body can take at once: tensors of one device if fused, or else few enough to decode together."""
+    """Yield the tensors that a body can take at once: those of one device if fused, else few enough to decode."""
     if fused and not all(param.is_cpu for param in tensors.params):
         for positions in _by_device(tensors.params):
             yield tensors.take(positions), taken(coefficients, positions)

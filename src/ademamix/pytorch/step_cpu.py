@@ -37,7 +37,7 @@ def update(
 
 
 def _row_sizes(tensors: Tensors) -> list[int]:
-    """Return the numbers of elements for each index of the first dimension, which matter to reduced moments alone."""
+    """Return the number of elements in each tensor's rows of dimension 0, which only reduced moments need."""
     if not storage.is_reduced(tensors.slows[0]):
         return [0] * len(tensors.params)
     return [param.numel() // param.shape[0] if param.numel() else 0 for param in tensors.params]

@@ -14,7 +14,7 @@ from ademamix.pytorch.gradient_limit import in_arithmetic, limited_together
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import Tensors
 
-# On a CPU, elements that go through all operations together: few enough that they stay in the cache meanwhile.
+# On a CPU, the elements that go through all operations together: few enough to stay in the cache meanwhile.
 CACHED_ELEMENTS = 1 << 18
 
 
@@ -62,7 +62,7 @@ def _update_bucket(
 
 
 class Values(NamedTuple):
-    """What the arithmetic works on: tensors of one dtype, of the same shapes in all lists but those that are empty."""
+    """The operands of the arithmetic: tensors of one dtype, with the same shapes in all lists that are not empty."""
 
     params: list[Tensor]
     grads: list[Tensor]

@@ -1,4 +1,4 @@
-"""The readable body: one parameter at a time, one operation a line. The only one that autograd can go through."""
+"""The readable body: one parameter at a time, one operation per line. The only one that autograd can go through."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fused body on CUDA: describes the tensors of a group to a Triton kernel, and launches it once for each bucket.
 
-A bucket has tensors of equal dtypes. What a kernel is to know of each of them, addresses above all, is in a table on
-the device; nothing that changes from step to step is an argument, so a CUDA graph replays steps as they were taken.
+A bucket has tensors of equal dtypes. A table on the device tells the kernel about each of them, above all its
+addresses. Nothing that changes from step to step is an argument, so a CUDA graph replays steps as they were taken.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Tensors
 BLOCKS_PER_PROGRAM = 8
 PLAIN, BF16, CODED = 0, 1, 2
 STORAGES = {torch.bfloat16: BF16, dtype_of(SLOW): CODED}  # by the dtype of the slow average; all others are plain
-VECTOR_BYTES = 16  # what a thread moves at once, if addresses and rows are multiples of it
+VECTOR_BYTES = 16  # moved by a thread at once, if addresses and rows are multiples of it
 
 
 class TensorRow(NamedTuple):
-    """What the kernel knows of a tensor, all in int64: addresses first, in the order of `Tensors`, or 0."""
+    """A tensor as the kernel knows it, all in int64: addresses first, in the order of `Tensors`, or 0."""
 
     param: int
     grad: int
@@ -64,7 +64,7 @@ class Bucket(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a launch is compiled for beside its bucket."""
+    """What a launch is compiled for besides its bucket."""
 
     has_fast: bool
     skips: bool
@@ -126,7 +126,7 @@ def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
 
 
 def _geometry(param: Tensor, slow: Tensor) -> tuple[int, int]:
-    """Return the number of rows and their size. Blocks lie inside of rows only if they matter to what is stored."""
+    """Return the number of rows and their size. Blocks lie inside rows only if the stored moments depend on blocks."""
     if not storage.is_reduced(slow):
         return 1, param.numel()
     return param.shape[0], param.numel() // param.shape[0]
@@ -163,9 +163,8 @@ def _upload(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.de
 def as_arguments(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Bring numbers to the device in the arguments of kernels, which a CUDA graph keeps by value.
 
-    A copy from host memory would be repeated by each replay, from memory that has to outlive the graph, and pinned
-    memory cannot be counted on to be had during a capture. torch passes lists of scalars as arguments, a hundred at
-    a time.
+    Each replay would repeat a copy from host memory, which would have to outlive the graph, and pinned memory may not
+    be available during a capture. torch passes lists of scalars as arguments, a hundred at a time.
     """
     result = torch.zeros(len(numbers), dtype=dtype, device=device)
     places = [(place, number) for place, number in zip(result.unbind(), numbers, strict=True) if number]

@@ -11,7 +11,7 @@ compact   int8 codes       int16 codes      uint8 codes      4.02 with scales
 ========  ===============  ===============  ===============  ==================
 
 The coded ones have a uint8 tensor of scales beside them, see :mod:`ademamix.pytorch.block_codes`. bf16 and codes are
-rounded stochastically: a slow EMA moves by 1e-4 of a gradient a step, which rounding to nearest loses.
+rounded stochastically: a slow EMA moves by 1e-4 of a gradient per step, which rounding to nearest loses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ademamix.pytorch import block_codes
 from ademamix.pytorch.rounding import bf16_random_part, to_bf16
 from ademamix.pytorch.tensors import MOMENT_KEYS, Tensors
 
-# The dtypes that parameters are computed in, and that their moments have unless they are reduced.
+# The dtype of a parameter's arithmetic, and of its moments unless they are reduced.
 MOMENT_DTYPES = {
     torch.float32: torch.float32,
     torch.bfloat16: torch.float32,
@@ -67,17 +67,17 @@ def dtype_of(moment: str, param: Tensor, group: Mapping[str, Any]) -> torch.dtyp
 
 
 def is_reduced(stored: Tensor) -> bool:
-    """Tell whether a stored moment has to be read and written, and cannot be computed with as it is."""
+    """Tell whether a stored moment must be decoded before the arithmetic and encoded after it."""
     return stored.dtype == torch.bfloat16 or stored.dtype in block_codes.BY_DTYPE
 
 
 def arithmetic_dtype(stored: Tensor) -> torch.dtype:
-    """Return the dtype that a real stored moment is computed in."""
+    """Return the dtype of the arithmetic of a real stored moment."""
     return torch.float64 if stored.dtype == torch.float64 else torch.float32
 
 
 def read(tensors: Tensors, i: int) -> Moments:
-    """Return the moments of the parameter at `i` to compute with: the stored tensors themselves if that is possible."""
+    """Return the moments of the parameter at `i` for the arithmetic: the stored tensors themselves where possible."""
     return (
         read_moment(tensors.fasts[i], _at(i, tensors.fast_scales)) if tensors.fasts else None,
         read_moment(tensors.slows[i], _at(i, tensors.slow_scales)),
@@ -86,7 +86,7 @@ def read(tensors: Tensors, i: int) -> Moments:
 
 
 def write(tensors: Tensors, i: int, moments: Moments, words: Tensor) -> None:
-    """Write the moments of the parameter at `i` back into what is stored, in place.
+    """Write the moments of the parameter at `i` back into the stored tensors, in place.
 
     `words` has 32 random bits for each element, as (rows, row size).
     """

@@ -16,7 +16,7 @@ SKIPPED_KEY = "skipped"
 
 
 class Place(NamedTuple):
-    """Which rows of which parameter a tensor has: random words depend on that, and not on how a parameter is cut."""
+    """Which rows of which parameter a tensor has: random words depend on this, not on how a parameter is cut."""
 
     param_index: int  # in the optimizer
     first_row: int = 0  # in dimension 0 of the parameter
@@ -62,7 +62,7 @@ class Tensors(NamedTuple):
         return Place(self.indices[i], self.first_rows[i])
 
     def with_columns(self, *first: list[Tensor]) -> Tensors:
-        """Return the same with others for the first columns."""
+        """Return the same tensors with other first columns."""
         return Tensors(self.indices, self.first_rows, *first, *self.columns[len(first) :])
 
     def take(self, positions: slice | list[int]) -> Tensors:
@@ -74,7 +74,7 @@ class Tensors(NamedTuple):
         return Tensors([self.indices[i] for i in positions], [self.first_rows[i] for i in positions], *columns)
 
     def rows(self, rows: slice) -> Tensors:
-        """Return some rows of dimension 0 of each tensor. Counts and clocks are those of the whole."""
+        """Return some rows of dimension 0 of each tensor. Counts and clocks stay those of the whole."""
         first_rows = [first + rows.start for first in self.first_rows]
         cut = [[tensor[rows] for tensor in column] for column in self.columns[:ROW_COLUMNS]]
         return self.with_columns(*cut)._replace(first_rows=first_rows)

@@ -19,10 +19,10 @@ SQUARE_SHIFT, SQUARE_BASE = tl.constexpr(formats.SQUARE.shift), tl.constexpr(for
 WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE = tl.constexpr(formats.WIDE_SQUARE.shift), tl.constexpr(formats.WIDE_SQUARE.base)
 FIRST_WIDE_SCALE, LAST_WIDE_SCALE = tl.constexpr(formats.FIRST_WIDE_SCALE), tl.constexpr(formats.LAST_WIDE_SCALE)
 WIDE_BASE, WIDE_SHIFT = tl.constexpr(formats.WIDE_BASE), tl.constexpr(formats.WIDE_SHIFT)
-WIDE_CEILING = tl.constexpr((1 << formats.WIDE_SHIFT) - 1)  # what makes the shift round up
+WIDE_CEILING = tl.constexpr((1 << formats.WIDE_SHIFT) - 1)  # makes the shift round up
 WELL_RESOLVED = tl.constexpr(formats.WELL_RESOLVED)
 
-# The bits of a random word that each code is rounded by.
+# The bits of a random word that round each code.
 FAST_LEFT, SLOW_LEFT = tl.constexpr(formats.FAST.random_left), tl.constexpr(formats.SLOW.random_left)
 FAST_MASK, SLOW_MASK = tl.constexpr(formats.FAST.random_mask), tl.constexpr(formats.SLOW.random_mask)
 FAST_REST, SLOW_REST = tl.constexpr(formats.FAST.random_rest), tl.constexpr(formats.SLOW.random_rest)
@@ -80,14 +80,14 @@ def _units(codes, SHIFT: tl.constexpr, BASE: tl.constexpr):
 
 @triton.jit
 def _random_part(words, LEFT: tl.constexpr, MASK: tl.constexpr, REST: tl.constexpr):
-    """Return what a code is rounded by: its bits of random words that serve all moments."""
+    """Return the random bits that round a code: its share of words that serve all moments."""
     moved = words << LEFT if LEFT > 0 else words >> -LEFT
     return (moved & MASK) | REST
 
 
 @triton.jit
 def _encode(values, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
-    """Return the codes of a tile and the scales of its blocks; what is masked must be 0."""
+    """Return the codes of a tile and the scales of its blocks; masked elements must be 0."""
     finite = tl.where(tl.abs(values) < float("inf"), values, 0.0)
     magnitude = tl.abs(finite)
     scale = _scales(magnitude)
@@ -183,7 +183,7 @@ def to_nearest_bf16(values):
 
 @triton.jit
 def keys(seed, index, step):
-    """Return the key of a parameter's random words, which that of its moments continues."""
+    """Return the key of a parameter's random words; the key of its moments continues it."""
     key0 = tl.full((), FIRST_KEY, tl.uint32)
     key1 = tl.full((), SECOND_KEY, tl.uint32)
     key0, key1 = _absorb(key0, key1, seed)
@@ -199,7 +199,7 @@ def _absorb(key0, key1, word):
 
 @triton.jit
 def moment_words(block, key0, key1):
-    """Return a 32-bit word for each element of each block: a strong hash of the block, a cheap one inside of it."""
+    """Return a 32-bit word for each element of each block: a strong hash of the block, a cheap one inside it."""
     of_block = _random_words(block, _mix(key0 ^ MOMENT_DOMAIN), _mix(key1 + MOMENT_DOMAIN))
     words = of_block[:, None] + tl.arange(0, LANES).to(tl.uint32)[None, :] * LANE_STEP
     words = (words ^ (words >> 16)) * FIRST_MIXER

@@ -1,8 +1,8 @@
 """The fused step on CUDA: one Triton kernel for all dtypes and storages, each of which is an instance of it.
 
-:mod:`ademamix.pytorch.step_triton` launches it and is the only one that imports this file, so that Triton is needed
-where it is used alone. The kernel is tested in Triton's interpreter, and instances of it are compiled to machine code;
-it has not been run on a GPU or timed by us.
+Only :mod:`ademamix.pytorch.step_triton`, which launches it, imports this file, so that Triton is needed only where it
+is used. The kernel is tested in Triton's interpreter, and instances of it are compiled to machine code; we have neither
+run it on a GPU nor timed it.
 
 The formats are those of block_codes.py, rounding.py and storage.py, bit for bit. Arithmetic is that of step_single.py,
 but the compiler may fuse multiplications and additions: results agree with other paths to rounding.
@@ -40,7 +40,7 @@ from ademamix.pytorch.triton_formats import (
 LANES = tl.constexpr(formats.BLOCK)
 BLOCKS = tl.constexpr(BLOCKS_PER_PROGRAM)
 IS_PLAIN, IS_CODED = tl.constexpr(PLAIN), tl.constexpr(CODED)
-# Moments, by what is added to the column of a pointer to the fast one or to its scale.
+# Moments, as numbers to add to the column of the pointer to the fast one or to its scale.
 FAST, SLOW, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LIMIT = tl.constexpr(formats.GRADIENT_LIMIT)
 FP32_MAX = tl.constexpr(torch.finfo(torch.float32).max)
@@ -109,7 +109,7 @@ def step(
     table,  # of int64, a TensorRow for each of `count` tensors
     count,
     coefficients,  # of float64, Coefficients for each tensor of the group
-    grad_scale,  # what gradients are to be divided by: a pointer to one number, or None
+    grad_scale,  # gradients are divided by it: a pointer to one number, or None
     PARAM_DTYPE: tl.constexpr,
     GRAD_DTYPE: tl.constexpr,
     FAST_DTYPE: tl.constexpr,
@@ -133,7 +133,7 @@ def step(
     before = _load(row + PARAM, offsets, mask, PARAM_DTYPE, ALIGNMENT).to(COMPUTE)
     grad = _load(row + GRAD, offsets, mask, GRAD_DTYPE, ALIGNMENT)
     if tl.float64 == GRAD_DTYPE and tl.float32 == COMPUTE:
-        grad = _limited(grad, FP32_MAX)  # what is finite stays so
+        grad = _limited(grad, FP32_MAX)  # finite elements stay finite
     grad = grad.to(COMPUTE)
     if grad_scale is not None:
         grad = _divide(grad, tl.load(grad_scale).to(COMPUTE))
@@ -155,7 +155,7 @@ def step(
     square = _load_moment(row, tile, SQUARE, SQUARE_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
     square = _lerp(square, grad * grad, square_rate)
 
-    words = block  # of no use, if moments are not rounded
+    words = block  # unused if moments are not rounded
     if STORAGE != IS_PLAIN or STOCHASTIC:
         key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
     if STORAGE != IS_PLAIN:
@@ -197,7 +197,7 @@ def _tensor_of(program, table, count):
 
 @triton.jit
 def _tile(program, row, ALIGNMENT: tl.constexpr):
-    """Return the tile's blocks and which of them the tensor has, and the same of its elements."""
+    """Return the tile's blocks and which of them the tensor has, and the same for its elements."""
     blocks = tl.load(row + BLOCKS_IN_ALL)
     blocks_in_row = tl.load(row + BLOCKS_IN_ROW)
     row_size = tl.multiple_of(tl.load(row + ROW_SIZE), ALIGNMENT)

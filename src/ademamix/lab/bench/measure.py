@@ -1,6 +1,6 @@
 """How `ademamix bench` times optimizers: in turns, on the same parameters and gradients, in one process.
 
-Only what runs in that process imports torch.
+Only the code that runs in that process imports torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Candidate:
         self.optimizer: Any = None
 
     def attempt(self, action: Callable[[], Any]) -> None:
-        """Do `action`; if it raises, keep the reason."""
+        """Carry out `action`; if it raises, keep the reason."""
         try:
             action()
         except Exception as error:
@@ -60,7 +60,7 @@ class Candidate:
     def step(self) -> None:
         """Take one step, timed."""
         for param, grad in zip(self.params, self.grads, strict=True):
-            param.grad = grad  # some peers take it away
+            param.grad = grad  # some peers remove it
         start = time.perf_counter()
         self.optimizer.step()
         self.times.append(time.perf_counter() - start)
@@ -95,7 +95,7 @@ def measure(rows: Sequence[Row], shapes: Sequence[Shape], seconds: float) -> dic
     gc.disable()
     try:
         while waiting := [c for c in candidates if c.error is None and c.wants_more(seconds)]:
-            order.shuffle(waiting)  # so that nobody always finds the caches as the same other one leaves them
+            order.shuffle(waiting)  # or each would always find the caches as the same other one leaves them
             for candidate in waiting:
                 candidate.attempt(candidate.step)
     finally:

@@ -2,8 +2,8 @@
 
 As in :mod:`ademamix.lab.bench.pytorch_steps`, the optimizers step in turns in one process, on parameters of their own
 that are donated, each counts with its fastest step, and the median over fresh processes is reported. JAX is imported
-only inside of these processes. Everything is measured twice, in processes that take turns: as XLA compiles by default,
-where on a CPU each array is written in a loop of its own, and with the flag by which one loop writes all moments of an
+only inside these processes. Everything is measured twice, in processes that take turns: as XLA compiles by default,
+where on a CPU each array is written in a loop of its own, and with the flag that has one loop write all moments of an
 array."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADAMW, CONTRIB, OURS = "optax.adamw", "optax.contrib.ademamix", "ademamix"
 TARGETS = {OURS: {CONTRIB: 1.03, ADAMW: 1.35}}  # the time ratio should be at most this
 DEFAULTS, FUSED = "XLA's defaults", "multi-output fusion"
 FUSION_FLAG = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion"
-FLAGS = {DEFAULTS: "", FUSED: FUSION_FLAG}  # what each compilation adds to XLA_FLAGS
+FLAGS = {DEFAULTS: "", FUSED: FUSION_FLAG}  # added to XLA_FLAGS by each compilation
 STEPS = 100_000  # the horizon of the schedules
 WIDTH = 768
 Shape = tuple[int, ...]
@@ -37,7 +37,7 @@ SECONDS, QUICK_SECONDS = 40.0, 0.5  # in each process
 
 
 def optimizers() -> dict[str, Any]:
-    """Return what is compared, all with the same settings."""
+    """Return the optimizers to compare, all with the same settings."""
     import optax
 
     from ademamix.optax import ademamix, alpha_schedule, beta3_schedule
@@ -92,7 +92,7 @@ def measure(shapes: tuple[Shape, ...], seconds: float) -> dict[str, float]:
 
 
 def environment(flag: str) -> dict[str, str]:
-    """Return the environment of a process that measures with `flag`, and without multi-output fusion otherwise."""
+    """Return the environment of a process that measures with `flag`; without it there is no multi-output fusion."""
     flags = os.environ.get("XLA_FLAGS", "").replace(FUSION_FLAG, "")
     return {**os.environ, "XLA_FLAGS": f"{flags} {flag}".strip()}
 
@@ -100,7 +100,7 @@ def environment(flag: str) -> dict[str, str]:
 def run(*, quick: bool, processes: int) -> dict[str, Any]:
     """Measure in fresh processes, and return each optimizer's ratios by compilation; a reason if that is not possible.
 
-    The processes of the compilations take turns, so that what else the machine does falls on all of them.
+    The processes of the compilations take turns, so that other work of the machine falls on all of them.
     """
     if importlib.util.find_spec("optax") is None:
         return {"error": "JAX and Optax are not installed: pip install 'ademamix[jax]'"}
@@ -122,7 +122,7 @@ def run(*, quick: bool, processes: int) -> dict[str, Any]:
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """Put together what the processes of one compilation found."""
+    """Put together the findings of the processes of one compilation."""
     return {
         "seconds": min(run[ADAMW] for run in runs),
         "ratios": {
@@ -133,7 +133,7 @@ def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def measuring_process(quick: bool) -> None:
-    """Print what was measured in this process."""
+    """Print the measurements of this process."""
     print(json.dumps(measure(QUICK_SHAPES, QUICK_SECONDS) if quick else measure(SHAPES, SECONDS)))
 
 

@@ -30,9 +30,9 @@ from ademamix.lab.bench.measure import Result, Row, Shape, measure
 
 FRAMEWORKS = ("jax", "numpy", "torch")
 IMPORT_TARGET = 0.050  # seconds
-PROCESS_TIMEOUT = 3600.0  # seconds; a peer that compiles for ever is given up
+PROCESS_TIMEOUT = 3600.0  # seconds; then a peer that never stops compiling is given up
 LEARNING_RATE = 1e-6  # thousands of steps on one gradient leave the parameters where they are
-STEPS = 100_000  # the horizon of the schedules, which are on for everyone who has them
+STEPS = 100_000  # the horizon of the schedules, which are on for every optimizer that has them
 
 ADAMW_FUSED = "torch AdamW fused"
 ADAMW_FOREACH = "torch AdamW foreach"
@@ -159,7 +159,7 @@ def run(
 def _measure_scenario(
     job: dict[str, Any], packages: Iterable[str | None], processes: int, environment: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure the rows of each package in fresh processes; also note in `environment` what these found."""
+    """Measure the rows of each package in fresh processes; also note their findings in `environment`."""
     scenario = SCENARIOS[job["scenario"]]
     shapes = scenario.quick_shapes if job["quick"] else scenario.shapes
     parameters = sum(math.prod(shape) for shape in shapes)
@@ -200,9 +200,9 @@ def _in_fresh_process(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measuring_process() -> None:
-    """Read a job from stdin, and write what was measured to stdout."""
+    """Read a job from stdin, and write the measurements to stdout."""
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not come between
+    os.dup2(2, 1)  # output of libraries must not come between
     import torch
 
     job = json.load(sys.stdin)
@@ -217,7 +217,7 @@ def _measuring_process() -> None:
 
 
 def _summary(row: Row, runs: Sequence[dict[str, Result]], parameters: int) -> dict[str, Any]:
-    """Put together what the processes found about `row`."""
+    """Put together the findings of the processes about `row`."""
     summary: dict[str, Any] = {"name": row.name, "package": row.package, "baseline": row.baseline, "target": row.target}
     for run in runs:
         if "error" in run[row.name]:
@@ -314,7 +314,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _progress(text: str) -> None:
-    """Show on stderr what is being done: on a terminal in one line, which an empty text clears."""
+    """Show progress on stderr: on a terminal in one line, which an empty text clears."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
     elif text:

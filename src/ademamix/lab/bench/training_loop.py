@@ -1,8 +1,8 @@
-"""`ademamix bench --lab`: what the training loop of the lab adds to a bare loop of forward, backward and step.
+"""`ademamix bench --lab`: the time that the lab's training loop adds to a bare loop of forward, backward and step.
 
-Both loops train the same model on the same batches in one process, ten steps of the one and ten of the other in turns;
-each counts with its fastest ten. The lab's include its data, schedule, clipping, records and progress; the bare loop
-has its batches in memory. A checkpoint every thirty seconds, which has its own cost, is not in the figure.
+Both loops train the same model on the same batches in one process, ten steps of one and ten of the other in turns;
+each counts with its fastest ten. The lab's steps include its data, schedule, clipping, records and progress; the bare
+loop has its batches in memory. The cost of a checkpoint every thirty seconds is not in the figure.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Trained:
 
     name: str
     run: Run
-    """That of the first seed."""
+    """The run of the first seed."""
     results: Sequence[Result]
 
     @property
@@ -185,7 +185,7 @@ class Comparison:
 
 
 def difference(ours: Arm, theirs: Arm) -> Difference | None:
-    """Return how much lower or higher our arm ended than theirs, seed by seed; None if a run of either diverged."""
+    """Return how much lower or higher one arm ended than the other, seed by seed; None if a run of either diverged."""
     by_seed = [our - their for our, their in zip(ours.losses, theirs.losses, strict=True)]
     return Difference(by_seed) if all(map(math.isfinite, by_seed)) else None
 
@@ -202,7 +202,7 @@ def arm_of(base: Run, optimizer: Optimizer, steps: int | None = None) -> Run:
 
 
 def plan(arms: Iterable[Run], seeds: Iterable[int]) -> dict[str, dict[int, Run]]:
-    """Return the runs of each arm by its label and the seed; a label shows what tells the arm from the others.
+    """Return the runs of each arm by its label and the seed; a label shows how the arm differs from the others.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
     >>> optimizers = [OPTIMIZERS["adamw"], OPTIMIZERS["ademamix"], Optimizer(name="ademamix", lr=2e-3)]

@@ -19,7 +19,7 @@ ONE_SEED = (
 
 
 def report(comparison: Comparison, *, tuned: bool, width: int) -> str:
-    """Lay out the outcome of a comparison for a width, the result first; `tuned`: its settings were searched for it."""
+    """Lay out the outcome of a comparison for a width, the result first; `tuned`: its settings come from a search."""
     prose = "\n".join(filter(None, [details(comparison), reasons(comparison, tuned=tuned)]))
     return "\n\n".join(
         [tables.wrapped(result(comparison), width), table(comparison, width), tables.wrapped(prose, width)]
@@ -54,7 +54,7 @@ def table(comparison: Comparison, width: int) -> str:
 
 
 def _difference(comparison: Comparison, arm: Arm, reference: Arm) -> str:
-    """Return how an arm did against `reference`; nothing if it is not measured by it."""
+    """Return how an arm did against `reference`; nothing if it is not measured against it."""
     if reference not in comparison.measured_by(arm):
         return ""
     found = difference(arm, reference)
@@ -71,7 +71,7 @@ def result(comparison: Comparison) -> str:
 
 
 def details(comparison: Comparison) -> str:
-    """Say how the arms did against the first one, where that is not the result, and what one seed is worth."""
+    """Say how the arms did against the first one, where that is not the result, and how little one seed shows."""
     lines = [
         _sentence(comparison, arm, comparison.first) for arm in comparison.contenders if comparison.longer_baselines
     ]
@@ -84,7 +84,7 @@ def details(comparison: Comparison) -> str:
 
 def _sentence(comparison: Comparison, arm: Arm, reference: Arm) -> str:
     if not math.isfinite(reference.loss):
-        return f"{reference.name} diverged: there is nothing to measure {arm.name} by."
+        return f"{reference.name} diverged: there is nothing to measure {arm.name} against."
     found = difference(arm, reference)
     if found is None:
         return f"{arm.name} diverged, so it did not end below {reference.name} ({_loss(reference)})."

@@ -1,8 +1,8 @@
 """What a run trains on: text or images, in batches that depend on the config, the seed and the step alone.
 
-A batch can be had in any order, so a run that goes on after a pause sees what it would have seen without one. Libraries
-that read other people's data (datasets, transformers, sentencepiece, scikit-learn, kornia) are imported when they are
-needed, and only then, and so is torch: a fingerprint is had without it.
+Batches can be taken in any order, so a run that continues after a pause sees the data that it would have seen without
+one. Libraries that read other people's data (datasets, transformers, sentencepiece, scikit-learn, kornia) are imported
+only when they are needed, and so is torch: a fingerprint can be taken without it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["Batch", "DataError", "Dataset", "OnRead", "fingerprint", "load"]
 
 
 OnRead = Callable[[int, "int | None"], None]
-"""Is told how many tokens were read, and of how many; None: of as many as there are."""
+"""Is told how many tokens were read, and of how many; None for as many as there are."""
 
 
 class DataError(ValueError):
-    """Data that cannot be used: what is wrong, what was given, what to do."""
+    """Data that cannot be used; the message says what is wrong, what was given and what to do."""
 
 
 class Batch(NamedTuple):
-    """What one step sees."""
+    """The examples of one step."""
 
     inputs: Tensor
     """Token ids (batch, context) in int64, or images (batch, channels, height, width) in float32."""
@@ -37,12 +37,12 @@ class Batch(NamedTuple):
 
 
 class Dataset(Protocol):
-    """Batches of one size, all of them random access."""
+    """Batches of one size, with random access to all of them."""
 
     outputs: int
     """The size of the vocabulary, or the number of classes."""
     fingerprint: str
-    """A hash of what the batches are made of, tokeniser included. A run must not go on when it has changed."""
+    """A hash of the data behind the batches, tokeniser included. A run must not continue when it has changed."""
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0: always the same one."""
@@ -54,7 +54,7 @@ class Dataset(Protocol):
         """
 
     def held_out(self, index: int) -> Batch:
-        """Return one of the batches that were taken out of training: no training batch has anything of it."""
+        """Return one of the batches that were taken out of training: no training batch has any part of it."""
 
 
 def fingerprint(config: Text | Images, cache: Path) -> str:
@@ -83,9 +83,9 @@ def load(
     cache: Path,
     on_read: OnRead = lambda count, wanted: None,
 ) -> Dataset:
-    """Return the data of a run; what is costly to make (token files) is made once and kept in the folder `cache`.
+    """Return the data of a run; files that are costly to make (tokens) are made once and kept in the folder `cache`.
 
-    Meanwhile `on_read(count, wanted)` is told how far it is.
+    Meanwhile `on_read(count, wanted)` is told how far that is.
 
     >>> import tempfile
     >>> from ademamix.lab.config import GPT

@@ -23,8 +23,8 @@ PRESETS = {
     "fineweb": "hub:HuggingFaceFW/fineweb:sample-100BT:train:text",
     "redpajama-v2": "https://data.together.xyz/redpajama-data-v2/v1.0.0/documents",
 }
-"""Short names. RedPajama's own repository on the hub is a script, which `datasets` does not run any more; its documents
-are files on a server of its makers."""
+"""Short names. RedPajama's own repository on the hub is a script, which `datasets` no longer runs; its documents are
+files on a server of its makers."""
 SNAPSHOT, SHARDS, QUALITIES = "2023-06", 5000, ("head", "middle")
 WAITS = (1.0, 10.0)
 """Seconds before a second and a third attempt to read a file."""
@@ -46,7 +46,7 @@ class HubName(NamedTuple):
 
     @classmethod
     def parse(cls, source: str) -> HubName:
-        """Return the parts of a source's name; those left empty have their defaults."""
+        """Return the parts of a source's name; those left empty get their defaults."""
         parts = source.removeprefix("hub:").split(":")
         if not parts[0] or len(parts) > 4:
             raise DataError(f"a dataset of the hub is named hub:NAME[:CONFIG[:SPLIT[:FIELD]]], got {source!r}")
@@ -80,11 +80,11 @@ class Documents(Protocol):
         """Yield the documents."""
 
     def place(self) -> Any:
-        """Return, as JSON, where to go on after the document that came last."""
+        """Return, as JSON, the place from which to continue after the last document."""
 
 
 class RedPajama:
-    """The English documents of RedPajama v2's snapshot 2023-06, of its two better quality classes.
+    """The English documents of RedPajama v2's snapshot 2023-06, in its two better quality classes.
 
     It is read file by file from `root`. A file that the server does not have, or that is broken there, is left out with
     a warning; both occur. A place is the number of a file and that of a line in it.
@@ -109,7 +109,7 @@ class RedPajama:
             self._file, self._line = self._file + 1, 0
 
     def place(self) -> list[int]:
-        """Return the number of the file that is read, and that of the line to read next."""
+        """Return the number of the current file, and that of the line to read next."""
         return [self._file, self._line]
 
     def _lines(self, url: str) -> list[bytes]:
@@ -121,7 +121,7 @@ class RedPajama:
 
 
 class HubRows:
-    """A column of a dataset of the hub; a place is what `datasets` calls its state, and the revision that it is of."""
+    """A column of a dataset of the hub; a place is its state, as `datasets` calls it, and its revision."""
 
     def __init__(self, dataset: HubName, place: Mapping[str, Any] | None = None) -> None:
         self._dataset, self._place = dataset, place
@@ -150,9 +150,9 @@ class HubRows:
 
 
 def cannot_be_had(what: str, error: Exception) -> DataError:
-    """Return the error for what the hub, or the library that asks it, does not give."""
+    """Return the error for something that the hub, or the library that asks it, does not provide."""
     reason = str(error).strip().split("\n")[0] or type(error).__name__
-    return DataError(f"{what} cannot be had: {reason} (is the name right? without a network, give a local folder)")
+    return DataError(f"{what} cannot be loaded: {reason} (is the name right? without a network, give a local folder)")
 
 
 def _download(url: str) -> bytes:

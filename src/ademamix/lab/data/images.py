@@ -32,14 +32,14 @@ def load_images(config: Images, *, model: ViT, batch: int, seed: int) -> Labelle
 class LabelledImages:
     """Batches of images of one size, every training image once an epoch in an order of its own.
 
-    Training batches are augmented if the config says so, from a random part of each image on, and then their targets
-    are probabilities. In all others an image is cut to its central square and resized, with its class for a target.
+    Training batches are augmented if the config says so, beginning with a random part of each image; their targets are
+    then probabilities. In all others an image is cut to its central square and resized, and its class is the target.
     Photographs are scaled from 0 .. 255 to -1 .. 1, others to mean 0 and standard deviation 1 over the training images.
     """
 
     def __init__(self, splits: Splits, config: Images, *, size: int, channels: int, batch: int, seed: int) -> None:
         self._batch, self._seed, self._held_out_batches = batch, seed, config.held_out_batches
-        # Sources are often sorted by class: what is held out is a fixed draw, the same for every seed.
+        # Sources are often sorted by class: the held-out images are a fixed draw, the same for every seed.
         drawn = np.random.default_rng(0).permutation(len(splits.training.labels))
         self._trained = drawn[: max(0, len(drawn) - config.held_out_batches * batch)]
         self._held_out = drawn[len(self._trained) :]
@@ -95,10 +95,11 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A random part of an image, which takes the whole image's place.
+    """A random part of an image, to take the place of the whole.
 
-    Its area is uniform between `smallest` and 1 of the image's, the logarithm of width over height between those of
-    1 / `longest` and `longest`. One that would not fit is drawn again; after ten attempts it is the central square.
+    Its share of the image's area is uniform between `smallest` and 1, and the logarithm of width over height is uniform
+    between those of 1 / `longest` and `longest`. One that would not fit is drawn again; after ten attempts it is the
+    central square.
     """
 
     smallest: float
@@ -126,12 +127,12 @@ class Augmentation:
 
     Photographs: a crop of 8% to 100% of the area, a flip of every second image, jitter of 0.4 in brightness, contrast
     and saturation and of 0.1 in hue for 80% of the images (none with 1 channel). Others, that is digits: a crop of at
-    least 70%, no flip (a mirrored 2 is no 2) and no jitter. Mixup is of all images, each with one drawn from the batch:
-    x = (1 - w) x_i + w x_j and the same of the classes' probabilities, w uniform in 0 .. 1. The paper names these
+    least 70%, no flip (a mirrored 2 is no 2) and no jitter. Mixup mixes each image with one drawn from the batch:
+    x = (1 - w) x_i + w x_j and the same for the classes' probabilities, w uniform in 0 .. 1. The paper names these
     four, the flip's 0.5 and the jitter's 0.8; the other numbers are ours.
 
-    The crop is taken where images are decoded, from the image as it is: kornia's would see one that is already as small
-    as the model's.
+    The crop is taken from the full image, where images are decoded: kornia's would see one that is already as small as
+    the model's.
     """
 
     def __init__(self, *, channels: int, classes: int, photographs: bool) -> None:
@@ -149,7 +150,7 @@ class Augmentation:
     def __call__(self, images: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return images between 0 and 1, which were cropped before, and the probabilities of their classes."""
         with torch.random.fork_rng(devices=[]):
-            # Not torch.manual_seed, which would seed the generators of other devices too.
+            # Not torch.manual_seed, which would also seed the generators of other devices.
             torch.default_generator.manual_seed(seed)
             for change in self._changes:
                 images = change(images)

@@ -27,8 +27,8 @@ CIFAR_PIXELS = 3 * 32 * 32
 KEPT_BYTES = 1 << 29
 """A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
 SAMPLED = 256
-"""How many images of a split, evenly spaced, tell how much memory all would take; and how many of one that is not kept
-in memory enter the fingerprint, besides all labels."""
+"""How many images of a split, evenly spaced, are used to estimate the memory of all; and how many enter the fingerprint
+of a split that is not kept in memory, besides all labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +45,13 @@ class Pictures:
 
     @cached_property
     def are_few(self) -> bool:
-        """Whether all take no more memory than `KEPT_BYTES`, to judge by a sample."""
+        """Whether all take no more memory than `KEPT_BYTES`, judging by a sample."""
         sizes = [image.width * image.height * len(image.getbands()) for image in self.open_all(self._sample())]
         return len(self.labels) * float(np.mean(sizes)) <= KEPT_BYTES
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the labels and the images as they are, of many images of a sample."""
+        """A hash of all labels and of all images as they are or, if there are many, of a sample of the images."""
         total = hashlib.sha256(self.labels.tobytes())
         chosen = range(len(self.labels)) if self.are_few else self._sample()
         for image in self.open_all(chosen):
@@ -70,11 +70,11 @@ class Splits:
     validation: Pictures
     classes: int
     photographs: bool = True
-    """They show the world, and so are the same thing when mirrored."""
+    """Whether they show the world, so that a mirrored one shows the same thing."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of both splits: of what is there, whatever size a model takes."""
+        """A hash of both splits as they are, whatever size a model takes."""
         return hashlib.sha256(f"{self.training.fingerprint} {self.validation.fingerprint}".encode()).hexdigest()
 
 
@@ -96,7 +96,7 @@ def open_pictures(source: str) -> Splits:
 def digits() -> Splits:
     """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels; the fifth of every five of a class validates.
 
-    Of a class, because most of the file runs from 0 to 9 again and again: every fifth image of all would be a 4 or a 9.
+    By class, because most of the file runs from 0 to 9 again and again: every fifth image of all would be a 4 or a 9.
 
     >>> splits = digits()
     >>> len(splits.training.labels), len(splits.validation.labels), np.bincount(splits.validation.labels).tolist()
@@ -181,7 +181,7 @@ def _folder(root: Path, classes: Sequence[str]) -> Pictures:
     numbers = {name: number for number, name in enumerate(classes)}
     unknown = sorted(path.name for path in root.iterdir() if path.is_dir() and path.name not in numbers)
     if unknown:
-        raise DataError(f"{root} has classes that train has not: {unknown[:5]}: give both the same")
+        raise DataError(f"{root} has classes that train does not have: {unknown[:5]}: give both the same")
     files = sorted(path for path in root.glob("*/*") if path.suffix.lower() in SUFFIXES)
     if not files:
         raise DataError(f"{root} has no images: put them into CLASS/*.png or CLASS/*.jpg")

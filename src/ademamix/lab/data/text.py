@@ -16,11 +16,11 @@ from ademamix.lab.data import DataError
 from ademamix.lab.runs.atomic import write_atomically
 
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
-"""Files of a folder that must be text; of the others those are taken that are valid UTF-8."""
+"""Files of a folder that must be text; others are taken only if they are valid UTF-8."""
 VALIDATION_SHARE = 10
-"""One file in so many is validation, or the last such part of every file."""
+"""One file in so many is for validation, or the last such part of every file."""
 SPLIT = 2
-"""Raised when the same files would be split differently."""
+"""Increased when the same files would be split differently."""
 LEAST_VALIDATION, MOST_VALIDATION = 0.02, 0.5
 """Between these shares of the text, files are validation as a whole."""
 CHARACTERS_AT_ONCE = 1 << 20
@@ -32,7 +32,7 @@ LEFT_OUT_FOLDERS = {
 }
 LEFT_OUT_FILES = {
     *("html/entities.py", "locale.py", "re/_casefix.py", "stringprep.py", "_opcode_metadata.py"),  # tables
-    *("sitecustomize.py", "usercustomize.py"),  # others put them there
+    *("sitecustomize.py", "usercustomize.py"),  # not Python's own
 }
 
 
@@ -43,8 +43,8 @@ class Piece(NamedTuple):
     validation: bool
     ends_document: bool
     place: Callable[[], Any] | None = None
-    """Tells, until the next piece is taken, where its source goes on after this one: what `Source.pieces` takes, as
-    JSON. None: the source is read from its beginning only."""
+    """Tells, until the next piece is taken, where its source continues after this one: an argument of `Source.pieces`,
+    as JSON. None if the source can only be read from its beginning."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Source:
     """Text that can be read again and again, always in the same order."""
 
     key: str
-    """Another whenever the text is another."""
+    """Differs whenever the text differs."""
     pieces: Callable[[Any], Iterator[Piece]]
     """The pieces after a place, or all of them after None."""
     streamed: bool = False
-    """It comes over the network and may not end: read no more of it than is needed."""
+    """Whether it comes over the network and may not end: read no more of it than is needed."""
 
 
 def open_source(name: str, cache: Path) -> Source:
@@ -120,7 +120,7 @@ def folder_files(root: Path, left_out: Collection[str] = ()) -> dict[str, Path]:
 
 
 def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
-    """Return the text of some files.
+    """Return the source that consists of some files.
 
     A file is validation if the hash of its relative path says so, so that a new file does not move the others; one in
     ten is. Where that leaves too little for validation, less than a fiftieth, or for training, less than half, as with
@@ -129,7 +129,7 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
 
     def pieces(_: None) -> Iterator[Piece]:
         texts = {relative: path for relative, path in files.items() if path.suffix in TEXT_SUFFIXES or _is_text(path)}
-        if len(files) == 1:  # it was named itself: tell why it is not taken
+        if len(files) == 1:  # it was named: say why it is not taken
             texts = dict(files)
         if not texts:
             why = f"none of its {len(files)} files is valid UTF-8" if files else "it is empty"
@@ -149,7 +149,7 @@ def local_source(name: str, files: Mapping[str, Path], cache: Path) -> Source:
 
 
 def is_validation(identity: str, share: int) -> bool:
-    """Say whether what has this identity is one of the `1/share` that are validation; the same on every machine.
+    """Tell whether the item of this identity is one of the `1/share` for validation; the same on every machine.
 
     >>> [name for name in "abcdefghij" if is_validation(name, 10)]
     ['a', 'c', 'i']
@@ -158,7 +158,7 @@ def is_validation(identity: str, share: int) -> bool:
 
 
 def clean(text: str) -> str:
-    r"""Return the text with "\n" at the end of lines, and without what is not UTF-8 or separates documents of bytes.
+    r"""Return the text with "\n" at the end of lines, without invalid UTF-8 and the byte that separates documents.
 
     >>> clean("one\r\ntwo\rthree\0")
     'one\ntwo\nthree'
@@ -197,7 +197,7 @@ def file_hash(path: Path) -> str:
             while block := handle.read(1 << 20):
                 content.update(block)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}: make it readable, or take it away") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}: make it readable, or move it away") from error
     return content.hexdigest()
 
 
@@ -209,7 +209,7 @@ def _read(path: Path) -> Iterator[tuple[str, bool]]:
         else:
             yield from ((clean(text), ends) for text, ends in _parts(path))
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text: convert it, or take it away") from None
+        raise DataError(f"{path} is not UTF-8 text: convert it, or move it away") from None
 
 
 def _parts(path: Path) -> Iterator[tuple[str, bool]]:

@@ -1,4 +1,4 @@
-"""What turns text into tokens: bytes, a SentencePiece model trained on the text, or a Hugging Face tokenizer."""
+"""From text to tokens: bytes, a SentencePiece model trained on the text, or a Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
 
 def tokenizer_key(name: str, cache: Path) -> str:
-    """Return what tells this tokeniser from others: its name, and the content of a local one.
+    """Return a key that differs between tokenisers: the name, and the content of a local one.
 
     >>> tokenizer_key("sentencepiece:32000", Path("cache"))
     'sentencepiece:32000'
@@ -81,7 +81,7 @@ class Bytes:
 
 
 class SentencePiece:
-    """A SentencePiece model; what is not in its vocabulary is spelt in bytes."""
+    """A SentencePiece model; text outside its vocabulary is spelt in bytes."""
 
     def __init__(self, model: bytes) -> None:
         from sentencepiece import SentencePieceProcessor
@@ -98,8 +98,8 @@ class SentencePiece:
 def train_sentencepiece(source: Source, size: int) -> bytes:
     """Return a SentencePiece model (byte-pair encoding) of `size` tokens for the source's training text.
 
-    Nothing of the text is normalised, and runs of spaces can be tokens, so that code and prose both come back as they
-    were. The same text gives the same model.
+    The text is not normalised, and runs of spaces can be tokens, so that code and prose both come back as they were.
+    The same text gives the same model.
     """
     from sentencepiece import SentencePieceTrainer
 

@@ -25,10 +25,10 @@ from ademamix.lab.data.tokenizers import Tokenizer, make_tokenizer, tokenizer_ke
 from ademamix.lab.runs.atomic import to_disk, write_atomically
 
 FORMAT = 1
-"""Raised whenever the same text and tokeniser would give other token files."""
+"""Increased whenever the same text and tokeniser would give other token files."""
 PROGRESS = "progress.json"
 SAVE_EVERY = 60.0
-"""Seconds after which what was read of a stream is safe."""
+"""Seconds between saves while a stream is read."""
 Tokens = NDArray[np.integer[Any]]
 
 
@@ -45,9 +45,9 @@ def token_files(config: Text, cache: Path, on_read: OnRead = lambda count, wante
     """Return the tokens of a text, memory-mapped; the files are built if the cache does not have them.
 
     Their folder appears in the cache whole or not at all, whenever the process that builds it is killed. A second
-    process that needs the same waits for the first. A text of the hub, which may take days to read, is read on from
-    where it was a minute before the process was killed or the network failed. `config.tokens` bounds the training text
-    alone: the validation split of a local text stays whole, so that losses at several bounds can be compared.
+    process that needs the same waits for the first. A text of the hub may take days to read: if the process is killed
+    or the network fails, reading continues from at most a minute before. `config.tokens` bounds only the training text:
+    the validation split of a local text stays whole, so that losses at several bounds can be compared.
     `on_read(count, wanted)` is told how many tokens of training text there are so far, and how many there may be.
     """
     try:
@@ -77,13 +77,13 @@ def _built(config: Text, cache: Path, on_read: OnRead) -> Path:
 
 @contextmanager
 def _kept_if_it_goes_on(partial: Path) -> Iterator[None]:
-    """Remove what was built in part, unless the next attempt can go on from it."""
+    """Remove an unfinished build, unless the next attempt can continue from it."""
     try:
         yield
     except DataError as error:
         if (partial / PROGRESS).exists():
             raise DataError(
-                f"{error}. What was read before is kept in {partial}: the same command goes on from there"
+                f"{error}. The text read so far is kept in {partial}: the same command continues from there"
             ) from error
         raise
     finally:
@@ -114,7 +114,7 @@ def _build(folder: Path, source: Source, config: Text, cache: Path, on_read: OnR
             _write(wanted, tokenizer, training, validation)
             on_read(training.count, config.tokens)
             if training.full and source.streamed:
-                break  # unsaved: who went on from here would read a group too many
+                break  # unsaved: continuing from here would read a group too many
             if (place := pieces[-1].place) is not None and time.monotonic() - saved_at >= SAVE_EVERY:
                 check_unchanged()
                 _save(folder, training, validation, place())
@@ -142,17 +142,17 @@ def _build(folder: Path, source: Source, config: Text, cache: Path, on_read: OnR
 
 
 class _Progress(NamedTuple):
-    """How far a text was read: the tokens that are on disk, and the place where the source goes on after them."""
+    """How far a text was read: the tokens on disk, and the place where the source continues after them."""
 
     training: int
     validation: int
     place: Any
     made_with: dict[str, str]
-    """Versions of what made the tokens and of what has to understand the place."""
+    """Versions of the libraries that made the tokens and that must understand the place."""
 
 
 def _progress(folder: Path) -> _Progress | None:
-    """Return how far a build was that can go on; None if there is none."""
+    """Return the state of a build that can be continued; None if there is none."""
     try:
         progress = _Progress(**json.loads((folder / PROGRESS).read_text()))
     except (FileNotFoundError, ValueError, TypeError):  # or it is damaged

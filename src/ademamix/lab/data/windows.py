@@ -16,10 +16,10 @@ from ademamix.lab.data.tokens import TokenFiles, Tokens
 class Windows:
     r"""Batches of windows of a text.
 
-    The held-out windows are drawn over the whole training text, the same for every seed, and cut out of it. What is
-    left is cut into windows of context + 1 tokens, each beginning with the last token of the one before; a window's
-    inputs are all its tokens but the last, its targets all but the first. Each epoch cuts at other places and visits
-    every window once.
+    The held-out windows are drawn over the whole training text, the same for every seed, and cut out of it. The rest is
+    cut into windows of context + 1 tokens, each beginning with the last token of the one before; a window's inputs are
+    all its tokens but the last, its targets all but the first. Each epoch cuts at other places and visits every window
+    once.
 
     >>> tokens = TokenFiles(np.arange(100, dtype=np.uint16), np.arange(100, 120, dtype=np.uint16), 120, "an example")
     >>> data = Windows(tokens, context=4, batch=2, held_out_batches=1, seed=0)

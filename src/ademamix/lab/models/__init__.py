@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all 
     from transformers import PreTrainedModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""What a run's parameters can be."""
+"""The dtypes that a run's parameters can have."""
 
 
 def build_model(config: Model, outputs: int) -> PreTrainedModel:
@@ -68,12 +68,12 @@ def save(model: PreTrainedModel, folder: Path) -> None:
     logging.disable_progress_bar()
     try:
         model.save_pretrained(folder)
-    except SafetensorError as error:  # what safetensors makes of a full disk
+    except SafetensorError as error:  # raised when the disk is full
         raise OSError(str(error)) from error
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the parameters in groups for an optimizer, whose own `weight_decay` then holds for matrices alone.
+    """Return the parameters in groups for an optimizer, whose own `weight_decay` then applies only to matrices.
 
     Biases, the weights of norms and Mamba's `A_log`, which holds decay rates and no weights, do not decay. Tied
     parameters come once.

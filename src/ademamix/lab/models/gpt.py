@@ -22,7 +22,7 @@ def build(config: GPT, vocabulary: int) -> PreTrainedModel:
             attn_pdrop=config.dropout,
             tie_word_embeddings=True,
             use_cache=False,
-            bos_token_id=None,  # GPT-2's own, 50256, is outside of other vocabularies
+            bos_token_id=None,  # GPT-2's own, 50256, is outside other vocabularies
             eos_token_id=None,
         )
     )

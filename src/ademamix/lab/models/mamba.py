@@ -28,7 +28,7 @@ def build(config: Mamba, vocabulary: int) -> PreTrainedModel:
             eos_token_id=None,
         )
     )
-    with torch.no_grad():  # as in the paper's code; the library's own option also rescales what from_pretrained loads
+    with torch.no_grad():  # as in the paper's code; the library's own option also rescales weights that are loaded
         for name, parameter in model.named_parameters():
             if name.endswith("out_proj.weight"):
                 parameter.div_(math.sqrt(config.layers))

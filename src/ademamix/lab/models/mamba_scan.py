@@ -1,10 +1,10 @@
 """Mamba's selective scan for CPUs, in plain torch, and a mixer that uses it.
 
-Without CUDA kernels, transformers computes the scan by a loop over time that autograd records, on tensors of which a
-moment in time is scattered over the memory: a training step of a small model takes seconds. The scan here is faster
-for three reasons: one multiply-add in place for each moment, on contiguous memory; a gradient written out by hand, so
-that there is no graph of the moments; and spans of time short enough for the cache, whose states are computed again
-for the gradient instead of stored.
+Without CUDA kernels, transformers computes the scan by a loop over time that autograd records, on tensors in which one
+moment in time is scattered over memory: a training step of a small model takes seconds. The scan here is faster for
+three reasons: one multiply-add in place for each moment, on contiguous memory; a gradient written out by hand, so that
+there is no graph of the moments; and spans of time short enough for the cache, whose states are computed again for the
+gradient instead of stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Te
         y_t[d] = \sum_n C_t[n]\, h_t[d, n]
 
     `u` and `dt` have the shape (batch, length, inner), `A` (inner, state), `B` and `C` (batch, length, state); the
-    result has that of `u`. The arithmetic is in fp32 (fp64 for fp64), under autocast too.
+    result has that of `u`. The arithmetic is in fp32 (fp64 for fp64), even under autocast.
 
     >>> ones = torch.ones(1, 3, 1)
     >>> selective_scan(u=ones, dt=ones, A=torch.tensor([[0.5]]).log(), B=ones, C=ones).flatten()
@@ -122,7 +122,7 @@ def _swap(*tensors: Tensor) -> tuple[Tensor, ...]:
 class CPUMambaMixer(MambaMixer):
     """The library's Mamba mixer, parameters and all, with :func:`selective_scan` on CPU.
 
-    Only for what training and evaluation ask for: whole sequences, no cache, no padding. Everything else, and every
+    It does only what training and evaluation need: whole sequences, no cache, no padding. Everything else, and every
     other device, is left to the library, which has CUDA kernels for it. The library's functions that warn that these
     kernels are missing are not called on CPU.
     """

@@ -1,4 +1,4 @@
-"""The optimizers of the lab by name: the one list of them. A row says all that other modules need to know of one.
+"""The optimizers of the lab by name: the one list of them. A row says all that other modules need to know about one.
 
 This module loads no framework: a config is checked against it, and `--help` lists it. The class itself is imported when
 an optimizer is built (`construction.build`).
@@ -13,7 +13,7 @@ from typing import Any
 from ademamix.hyperparameters import BETAS
 
 WEIGHT_DECAY = 0.1
-"""All optimizers start from it, so that comparisons do not compare weight decays."""
+"""All optimizers start from this one, so that comparisons do not compare weight decays."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LabOptimizer:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings to start from: where it was tuned, those that were found best."""
     betas: tuple[float, ...] | None = None
-    """The betas that the constructor has by default, if the second is that of squared gradients."""
+    """The constructor's default betas, if the second is that of squared gradients."""
     takes_beta3: bool = False
     """Whether a run may state `beta3` beside a pair of betas."""
 

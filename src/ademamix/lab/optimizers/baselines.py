@@ -1,4 +1,4 @@
-"""Optimizers of other papers that this paper writes down beside its own: AggMo, AdMeta-S and Lion.
+"""Optimizers of other papers that this paper states beside its own: AggMo, AdMeta-S and Lion.
 
 They are for experiments: parameters are fp32 or fp64, learning rates plain numbers. Weight decay is decoupled.
 

@@ -23,8 +23,8 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     """Construct the optimizer that `config` names, for a run of `total_steps`.
 
     Its settings are the arguments of the constructor. One with schedules is given `total_steps`, unless the settings
-    state it; AdEMAMix and the convex mix accept a separate `beta3` beside a pair of betas. Settings of a group's own,
-    such as a weight decay of 0, stay.
+    state it; AdEMAMix and the convex mix accept a separate `beta3` beside a pair of betas. A group's own settings, such
+    as a weight decay of 0, stay.
 
     >>> config = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": 8.0, "beta3": 0.99})
     >>> optimizer = build(config, [{"params": [torch.ones(2)], "weight_decay": 0.0}], total_steps=1000)
@@ -37,7 +37,7 @@ def build(config: Optimizer, groups: Iterable[dict[str, Any]], *, total_steps: i
     settings = settings_of(config, make, allowed | beta3, total_steps)
     if "beta3" in settings:
         settings["betas"] = _with_beta3(settings.get("betas", hyperparameters.BETAS), settings.pop("beta3"))
-    if config.name == "adamw" and "betas" in settings:  # a third one would raise at the first step only
+    if config.name == "adamw" and "betas" in settings:  # a third one would not raise until the first step
         settings["betas"] = constructed(config, lambda: checked_betas(settings["betas"], count=2))
     optimizer = constructed(config, lambda: make(groups, lr=config.lr, **settings))
     if isinstance(optimizer, torch.optim.AdamW):
@@ -63,7 +63,7 @@ def settings_of(config: Optimizer, taker: Callable[..., Any], allowed: set[str],
         if name not in allowed:
             may_be = f"it takes {', '.join(sorted(allowed))}" if allowed else "here it takes none"
             raise ConfigError(f"optimizer {config.name!r} has no setting {name!r}: {may_be}")
-        if name not in switches and _has_boolean(value):  # which Python would take for 0 and 1
+        if name not in switches and _has_boolean(value):  # Python would take it for 0 or 1
             raise ConfigError(f"optimizer {config.name!r}: {name} must not be a truth value, got {value}")
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in config.settings.items()}
     return {"total_steps": total_steps, **settings} if "total_steps" in allowed else settings
@@ -74,7 +74,7 @@ def _has_boolean(value: Any) -> bool:
 
 
 def arguments(function: Callable[..., Any]) -> set[str]:
-    """Return the names of what a function takes."""
+    """Return the names of a function's arguments."""
     return set(inspect.signature(function).parameters)
 
 
@@ -85,7 +85,7 @@ def _with_beta3(betas: Any, beta3: Any) -> tuple[Any, ...]:
 
 
 def constructed(config: Optimizer, construct: Callable[[], Made]) -> Made:
-    """Return what `construct` makes; what it finds wrong is said of the optimizer."""
+    """Return the optimizer that `construct` makes; errors that it raises name the optimizer."""
     try:
         return construct()
     except (RuntimeError, TypeError, ValueError) as error:
@@ -93,7 +93,7 @@ def constructed(config: Optimizer, construct: Callable[[], Made]) -> Made:
 
 
 def refuse_low_precision(optimizer: torch.optim.Optimizer, config: Optimizer) -> None:
-    """Raise if parameters would hardly move with torch's AdamW: the gain over it would be that of precision."""
+    """Raise if parameters would hardly move with torch's AdamW: the gain over it would be due to precision."""
     for group in optimizer.param_groups:
         constructed(config, functools.partial(check_precision, "AdamW", group["params"]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def state_bytes(optimizer: Any) -> int:
-    """Count the bytes of all tensors in the state of `optimizer`, clocks and tables too, shared memory once.
+    """Count the bytes of all tensors in the state of `optimizer`, including clocks and tables; shared memory once.
 
     >>> import torch
     >>> point = torch.ones(1000)
@@ -25,7 +25,7 @@ def state_bytes(optimizer: Any) -> int:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors in nested containers; of a tensor that is a wrapper of others, those."""
+    """Yield the tensors in nested containers; for a tensor that wraps others, the wrapped ones."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The parts that optimizers of the lab share: checks of settings, gathering of tensors, and the end of a step."""
+"""Parts that the lab's optimizers share: checks of settings, gathering of tensors, and the end of a step."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:
 
 
 def check_precision(name: str, params: Iterable[Tensor]) -> None:
-    """Raise ValueError if one of the parameters is in fewer bits than fp32."""
+    """Raise ValueError if one of the parameters has fewer bits than fp32."""
     for param in params:
         if param.dtype not in (torch.float32, torch.float64):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""From one optimizer to another in the middle of a run: what they have in common is taken over."""
+"""From one optimizer to another in the middle of a run: the state that they have in common is taken over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Groups = Iterable[dict[str, Any]]
 
 
 def check(config: Run) -> None:
-    """Construct the optimizers of a run for no more than a number: what is wrong with them is said before it begins.
+    """Construct the optimizers of a run for a single number, so that mistakes in their settings raise before it begins.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> wrong = Optimizer(name="ademamix", lr=1e-3, settings={"alpha": -1})
@@ -43,8 +43,8 @@ def switch(
 
     From AdamW to AdEMAMix the settings are the arguments of :meth:`ademamix.AdEMAMix.from_adamw`, with the steps that
     are left as the horizon; from AdEMAMix to AdamW there are none. AdamW can continue with a beta1 that rises from its
-    own, and every optimizer with other settings. A new optimizer is built of `groups`, which must be fresh: those
-    that an optimizer was built of have its settings. The old one can no longer step.
+    own, and every optimizer with other settings. A new optimizer is built from `groups`, which must be fresh: groups
+    that another optimizer was built from have its settings. The old one can no longer step.
 
     >>> point = torch.ones(2)
     >>> adamw = construction.build(Optimizer(name="adamw", lr=1e-3), [{"params": [point]}], total_steps=1000)
@@ -94,7 +94,7 @@ def _to_adamw(optimizer: AdEMAMix, config: Optimizer) -> torch.optim.AdamW:
 def _with_rising_beta1(
     adamw: torch.optim.AdamW, config: Optimizer, groups: Groups, *, step: int, steps: int
 ) -> torch.optim.Optimizer:
-    """Continue with AdamW's averages; beta1 rises from AdamW's over the steps that are left, unless it is stated how.
+    """Continue with AdamW's averages; unless stated otherwise, beta1 rises from AdamW's over the steps that are left.
 
     The weight that all gradients have in the average so far is that of AdamW, 1 - beta1^t.
     """

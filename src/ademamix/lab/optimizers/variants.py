@@ -1,4 +1,4 @@
-"""Relatives of AdEMAMix that the paper compares it with: Adam with other averages in the place of the first moment.
+"""Relatives of AdEMAMix that the paper compares it with: Adam with other averages in place of the first moment.
 
 Like those of `baselines.py`, they are for experiments: parameters are fp32 or fp64, learning rates plain numbers.
 """
@@ -31,7 +31,7 @@ class AdamWScheduledBeta1(BatchedOptimizer):
     :math:`1-\beta_1^t` for a constant beta1. With a beta1 that has grown to be slow, :math:`1-(\beta_1^{(t)})^t` would
     be far below it, and steps too long.
 
-    The rise begins after `schedule_start` steps: those that AdamW has taken, where this continues for it.
+    The rise begins after `schedule_start` steps: those that AdamW has taken, if this optimizer continues from it.
 
     >>> point = torch.ones(2)
     >>> optimizer = AdamWScheduledBeta1([point], lr=0.1, betas=(0.999, 0.999), total_steps=100, weight_decay=0.0)
@@ -92,7 +92,7 @@ class ConvexMix(BatchedOptimizer):
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
 
     With ``matches_ademamix=True``, `alpha` is AdEMAMix's, and the schedules are those that make the two equal. They
-    take the place of alpha and, but for weight decay, of the learning rate:
+    take the place of alpha and, except in weight decay, of the learning rate:
 
     .. math:: \hat\eta^{(t)} = \eta^{(t)} (\alpha^{(t)} + 1) \qquad
               \hat\alpha^{(t)} = \frac{\alpha^{(t)}}{\alpha^{(t)} + 1}
@@ -216,7 +216,7 @@ def _normalise_(directions: Any, squares: list[Tensor], batch: Batch, beta2: flo
 
 
 def _mixture(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the settings that AdEMAMix has too; its schedules all run over `total_steps`."""
+    """Check the settings that are also AdEMAMix's; all schedules run over `total_steps`."""
     resolved = hyperparameters.resolve_algorithm(
         {**raw, "alpha_warmup": None, "beta3_warmup": None, "beta3_start": None}
     )

@@ -1,4 +1,4 @@
-"""What one panel of a figure shows, as plain data, and how that is drawn.
+"""The content of one panel of a figure, as plain data, and how it is drawn.
 
 A chart is complete before it is drawn: matplotlib and the JSON file beside the picture get the same numbers.
 """
@@ -31,7 +31,7 @@ def numbers(values: ArrayLike) -> list[float]:
 
 @dataclass(frozen=True)
 class Series:
-    """A line or a set of points, and whose it is: an optimizer's name gives it that optimizer's looks."""
+    """A line or a set of points, and its family: an optimizer's name gives it that optimizer's looks."""
 
     label: str
     x: Sequence[float]
@@ -49,7 +49,7 @@ class Chart(Protocol):
 
     @property
     def title(self) -> str:
-        """What stands above it."""
+        """The text above it."""
 
     def draw(self, axes: Axes) -> None:
         """Draw it."""
@@ -65,7 +65,7 @@ class Lines:
     series: Sequence[Series]
     joined: bool = True
     logarithmic: str = ""
-    """The axes that are: "", "x", "y" or "xy"."""
+    """The axes that are logarithmic: "", "x", "y" or "xy"."""
     x_range: Range | None = None
     y_range: Range | None = None
     levels: Mapping[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Lines:
         figures.finish(axes, self.title, self.legend)
 
     def draw_series(self, axes: Axes) -> None:
-        """Draw what the legend names."""
+        """Draw the series that the legend names."""
         looks = figures.looks([series.family for series in self.series])
         for order, (series, look) in enumerate(zip(self.series, looks, strict=True)):
             if self.joined:
@@ -100,7 +100,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Grid:
-    """A value for each pair of two settings, as colours; NaN of a run that diverged."""
+    """A value for each pair of two settings, as colours; NaN for a run that diverged."""
 
     title: str
     x_label: str
@@ -110,7 +110,7 @@ class Grid:
     values: Sequence[Sequence[float]]
     """By y, then by x."""
     level: float = math.nan
-    """Cells at or below it are framed; NaN: none are."""
+    """Cells at or below this value are framed; NaN for none."""
 
     def draw(self, axes: Axes) -> None:
         """Draw the cells with their values in them."""
@@ -130,7 +130,7 @@ class Grid:
 
 
 def plain(chart: Chart) -> dict[str, Any]:
-    """Return a chart for a JSON file, under the name of its kind; what is not finite becomes null.
+    """Return a chart for a JSON file, under the name of its kind; numbers that are not finite become null.
 
     >>> plain(Lines("a", "x", "y", [Series("b", [1.0], [math.nan])]))["series"]
     [{'label': 'b', 'x': [1.0], 'y': [None], 'family': ''}]
@@ -139,7 +139,7 @@ def plain(chart: Chart) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return dataclasses as objects, sequences as lists, and null for what JSON has no word for."""
+    """Return dataclasses as objects, sequences as lists, and null for values that JSON has no word for."""
     if hasattr(value, "__dataclass_fields__"):
         return {part.name: jsonable(getattr(value, part.name)) for part in fields(value) if part.repr}
     if isinstance(value, Mapping):

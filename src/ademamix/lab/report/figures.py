@@ -1,7 +1,7 @@
-"""What the figures have in common: series that can be told apart in black and white, and files that are whole.
+"""The style of all figures: series that can be told apart in black and white, and files that are whole.
 
 A series has a colour that colour-blind readers can tell from the others, a line style and a marker. Figures are drawn
-with matplotlib's `Figure`, never with pyplot, so that drawing one changes nothing outside of it.
+with matplotlib's `Figure`, never with pyplot, so that drawing one changes nothing outside it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ADAM = (
     Look("#A67C00", DASHED, "s", hollow=True),
     Look("#AA4499", DASH_DOTTED, "^", hollow=True),
 )
-"""Adam and AdamW: warm colours, hollow markers. The first where there is one series, all three for a sweep."""
+"""Adam and AdamW: warm colours, hollow markers. The first is for a single series, all three for a sweep."""
 
 ADEMAMIX = (
     Look("#0072B2", SOLID, "o"),
@@ -97,7 +97,7 @@ OTHERS = (
 def looks(optimizers: Sequence[str]) -> list[Look]:
     """Return how the curve of each optimizer is drawn: AdamW and AdEMAMix as everywhere, and no two alike.
 
-    The name "" is that of a series that is no optimizer's.
+    The name "" is for a series that belongs to no optimizer.
 
     >>> first, second, third = looks(["adamw", "ademamix", "lion"])
     >>> (first, second, third) == (ADAM[0], ADEMAMIX[0], OTHERS[0])
@@ -164,7 +164,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """
     _lay_out(figure)
     paths = []
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # the ids inside of an SVG are random without it
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # without it, the ids inside an SVG are random
         for kind, metadata in (("png", {}), ("svg", {"Date": None})):
             path = folder / f"{name}.{kind}"
             with rewritten(path) as file:
@@ -174,7 +174,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Fix where the panels are: the solver of the layout varies in the last digits, which end up in the SVG's ids."""
+    """Fix the places of the panels: the layout's solver varies in the last digits, which end up in the SVG's ids."""
     figure.set_dpi(DOTS_PER_INCH)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

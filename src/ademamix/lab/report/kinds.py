@@ -27,12 +27,12 @@ class Curves:
 
     metric: str = VALIDATION_LOSS
     arms: Sequence[str] = ()
-    """Those that are shown; by default all."""
+    """The arms to show; by default all."""
     level: str = ""
-    """An arm at whose last loss there is a horizontal line."""
+    """An arm whose last loss is marked by a horizontal line."""
 
     def chart(self, title: str, found: Outcome) -> Lines:
-        """Return the curves; those of the validation loss are limited to what matters."""
+        """Return the curves; those of the validation loss are limited to the range that matters."""
         arms = [found.arms[name] for name in self.arms or found.arms]
         levels = {self.level: found.arms[self.level].loss} if self.level else {}
         if self.metric == VALIDATION_LOSS:
@@ -64,7 +64,7 @@ class EndAgainst:
     """The last loss against a setting; arms that lack the setting are horizontal lines."""
 
     setting: str
-    """"lr", a setting of the optimizer ("beta1" to "beta3" too), or a field of the run ("batch", "steps", "clip")."""
+    """"lr", a setting of the optimizer (or "beta1" to "beta3"), or a field of the run ("batch", "steps", "clip")."""
     groups: Sequence[tuple[str, Sequence[str]]] = ()
     """The arms of each line, by its label; by default one line for each optimizer."""
     logarithmic: bool = False

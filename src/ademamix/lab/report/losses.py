@@ -1,4 +1,4 @@
-"""The losses of several runs over their steps, limited to what matters."""
+"""The losses of several runs over their steps, limited to the range that matters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ademamix.lab.report.charts import Lines, Range, Series
 
 @dataclass(frozen=True)
 class LossCurve:
-    """The losses of an optimizer by step, and where they ended; infinite: it diverged."""
+    """The losses of an optimizer by step, and where they ended; infinite if it diverged."""
 
     label: str
     optimizer: str

@@ -1,4 +1,4 @@
-"""Tables for a terminal of any width: nothing is cut, what does not fit is laid out another way."""
+"""Tables for a terminal of any width: nothing is cut; columns that do not fit are laid out another way."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 GAP = "  "
-NARROWEST = 20  # columns; in fewer there is no laying out
+NARROWEST = 20  # columns; a layout needs that many
 UNKNOWN_WIDTH = 100  # of a pipe or a file
 
 
 def width_of_output() -> int:
-    """Return the columns of the terminal, or of what COLUMNS says."""
+    """Return the columns of the terminal, or the number in COLUMNS."""
     return max(NARROWEST, shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> str:
-    """Wrap each line of prose between its words; what follows the first line of each is indented.
+    """Wrap each line of prose between its words; all of its lines but the first are indented.
 
     >>> print(wrapped("one two three\\nfour", width=8))
     one two

@@ -1,1 +1,1 @@
-"""Carrying runs out: their folders, processes, progress, and what is kept of them."""
+"""Carrying out runs: their folders, processes and progress, and the results that are kept."""

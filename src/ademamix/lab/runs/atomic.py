@@ -13,7 +13,7 @@ PART = ".part"
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Give `path` this content: at every moment it has the old or the new one, whole.
+    """Give `path` this content: at every moment it has all of the old or all of the new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Runs that begin alike: their first steps are trained once.
 
 A run is deterministic, so its state after t steps is that of every run whose first t steps are the same. One that
-changes at a step (another optimizer or schedule, a batch put in, a decay that begins) can continue from there. The
-state is kept in a folder that is named by a hash of what decides those steps.
+changes at a step (another optimizer or schedule, an injected batch, the start of a decay) can continue from there. The
+state is kept in a folder that is named by a hash of everything that decides those steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def changes(run: Run) -> list[int]:
 
 
 def key(run: Run, step: int) -> str:
-    """Return a hash of all that decides the first `step` steps of a run, and what is recorded of them.
+    """Return a hash of all that decides the first `step` steps of a run and their records.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> switched = DEFAULT.then(5000, Optimizer(name="ademamix", lr=4e-3))
@@ -70,7 +70,7 @@ def _follows_length(optimizer: Optimizer) -> bool:
 
 @dataclass(frozen=True)
 class Beginning:
-    """The state of a run after its first steps, and what was recorded of them."""
+    """The state of a run after its first steps, and the records of those."""
 
     state: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -111,7 +111,7 @@ class Beginnings:
                 checkpoints.save(folder, state["step"], content)
 
     def load(self, run: Run, data: str, device: torch.device | str = "cpu") -> Beginning | None:
-        """Return the longest beginning of a run that is kept; probes that have not acted in it start afresh."""
+        """Return the longest beginning that is kept of a run; probes that have not acted in it start afresh."""
         for step in changes(run):
             found = checkpoints.load(self._root / key(run, step), device)
             if found is None or found[1]["data"] != data:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ademamix.lab.runs.atomic import PART, to_disk, whole_or_not_at_all
 
-if TYPE_CHECKING:  # it takes a second to import, and nobody needs it to see whether there is a checkpoint
+if TYPE_CHECKING:  # it takes a second to import, and is not needed to see whether there is a checkpoint
     import torch
 
 
@@ -39,7 +39,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> tuple[int, dict[st
         if _hash(path) == name:
             return int(step), torch.load(path, map_location=device, weights_only=True)
         warnings.warn(f"the checkpoint {str(path)!r} is damaged, and is passed over", stacklevel=3)
-        path.rename(path.with_suffix(".damaged"))  # or it would count as one of those that are kept
+        path.rename(path.with_suffix(".damaged"))  # or it would count as one of those to keep
         damaged = True
     if damaged:
         warnings.warn("no checkpoint is whole: training starts again from step 0", stacklevel=3)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LINE_EVERY = 15.0  # seconds between lines where there is no terminal
-DRAW_EVERY = 0.1  # seconds between two pictures of a terminal; a small model reports more often
+DRAW_EVERY = 0.1  # seconds between redraws of a terminal; a small model reports more often
 BAR = 12  # columns
 
 
 class Display:
-    """Shows what :func:`ademamix.lab.runs.runner.run_all` watches, `processes` runs at a time; written to stderr."""
+    """Shows the runs of :func:`ademamix.lab.runs.runner.run_all`, `processes` at a time; written to stderr."""
 
     def __init__(self, title: str, processes: int = 1) -> None:
         from rich.live import Live
@@ -52,7 +52,7 @@ class Display:
             while status.notices:
                 self._print(f"{name}: {status.notices.pop(0)}")
         finished = {name for name, status in statuses.items() if status.result is not None}
-        if self._finished is None:  # runs that were finished before are no news, unless there are no others
+        if self._finished is None:  # runs that had finished before are no news, unless there are no others
             self._finished = finished if len(finished) < len(statuses) else set()
         new = [name for name in statuses if name in finished - self._finished]
         self._finished |= finished
@@ -99,9 +99,9 @@ def _console() -> Console:
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
-            """Go quiet: nobody watches the runs any more, which is no reason to end them, as rich would."""
+            """Go quiet: nobody is watching any more, but that is no reason to end the runs, as rich would."""
             self.quiet = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for the rest that is flushed at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for output that is flushed at the end
 
     return Quiet(stderr=True)
 
@@ -158,7 +158,7 @@ def describe(status: Status) -> str:
 
 
 def total(statuses: Mapping[str, Status], processes: int) -> str:
-    """Say how many runs are done, and about how long the others take.
+    """Say how many runs are done, and about how long the others will take.
 
     A run that has not begun is assumed to be as fast as those that have.
 

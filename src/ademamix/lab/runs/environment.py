@@ -1,4 +1,4 @@
-"""What runs are carried out with: the fingerprint of the data, versions and the machine, in environment.json."""
+"""The environment of a run: the fingerprint of its data, versions and the machine, in environment.json."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FILE = "environment.json"
 
 
 def check_data(folder: RunFolder, fingerprint: str) -> None:
-    """Refuse to go on with other data than the run began with."""
+    """Refuse to continue with other data than the run began with."""
     if _fingerprint(folder) not in (None, fingerprint):
         raise RunError(
             f"the data {folder.config.data.source!r} has changed since the run in {str(folder.path)!r} began: bring it "
-            "back, or remove that folder to begin anew"
+            "back, or remove that folder to start afresh"
         )
 
 
 def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
-    """Refuse to show the results of runs whose data has changed since; data that is gone is taken as it was."""
+    """Refuse to show the results of runs whose data has changed since; data that is gone is taken to be unchanged."""
     fingerprints: dict[Data, str | None] = {}
     for folder in folders:
         config = folder.config.data
-        if is_of_the_hub(config.source):  # taken to stay what it was: it might have to be read all over again
+        if is_of_the_hub(config.source):  # taken to be unchanged: checking might mean reading it all again
             continue
         if config not in fingerprints:
             try:
@@ -43,8 +43,8 @@ def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
 
 
 def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> None:
-    """Write down what the run is carried out with after `step`, if it differs from what it was until then."""
-    import torch  # who only looks at results does not wait for it
+    """Record the environment of the run after `step`, if it differs from the one before."""
+    import torch  # here, so that looking at results does not wait for it
 
     now = {
         "ademamix": ademamix.__version__,
@@ -62,7 +62,7 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
 
 
 def check_same_data(folders: Iterable[RunFolder]) -> None:
-    """Refuse to compare runs between which the content of their data has changed."""
+    """Refuse to compare runs if the content of their data has changed in between."""
     begun = [folder for folder in folders if _fingerprint(folder) is not None]
     newest: dict[Data, RunFolder] = {}
     for folder in sorted(begun, key=lambda folder: (folder.path / FILE).stat().st_mtime_ns):
@@ -72,8 +72,8 @@ def check_same_data(folders: Iterable[RunFolder]) -> None:
         paths = ", ".join(sorted({repr(str(folder.path)) for folder in old}))
         raise RunError(
             f"the data {old[0].config.data.source!r} has changed since some of these runs were trained, so they cannot "
-            f"be compared. Bring the data back, or remove what was trained on the older one, {paths}, and give the "
-            "same command again, which trains that anew"
+            f"be compared. Bring the data back, or remove the runs on the older data, {paths}, and give the same "
+            "command again, which trains them again"
         )
 
 

@@ -1,4 +1,4 @@
-"""How runs are carried out, and how far they are: what does not change their numbers."""
+"""How runs are carried out, and how far they are: nothing here changes their numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOGITS_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Options:
-    """How to carry out a run: what does not change its numbers."""
+    """How to carry out a run; nothing here changes its numbers."""
 
     out: Path
     """Runs are kept in `out`/runs, prepared data in `out`/data."""
@@ -50,20 +50,20 @@ class Options:
 
 
 def devices_of(device: str) -> list[str]:
-    """Return the devices that runs are spread over: every GPU for "cuda", else the one that is named.
+    """Return the devices to spread runs over: every GPU for "cuda", else the one that is named.
 
     >>> devices_of("cpu"), devices_of("cuda:1")
     (['cpu'], ['cuda:1'])
     """
     if device != "cuda":
         return [device]
-    import torch  # who only looks at results does not wait for it
+    import torch  # here, so that looking at results does not wait for it
 
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())] or [device]
 
 
 def processes_on(device: str) -> int:
-    """Return how many runs to carry out at a time: one on each GPU, whose memory a second would not find; two on a CPU.
+    """Return how many runs to carry out at a time: one on each GPU, whose memory it may need; two on a CPU.
 
     >>> processes_on("cpu"), processes_on("cuda:1")
     (2, 1)
@@ -80,4 +80,4 @@ class Progress(NamedTuple):
     steps_a_second: float
     """Steps alone."""
     seconds_left: float
-    """With validations and checkpoints."""
+    """Including validations and checkpoints."""

@@ -1,4 +1,4 @@
-"""Ctrl-C, and the polite kill of a cluster: stop after this step, saved."""
+"""Ctrl-C, and the polite kill of a cluster: save and stop after this step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Interrupted(Exception):
 def asked_to_stop() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C, and the first polite kill, into an event; the second one acts as usual.
 
-    A signal that is ignored stays ignored: a shell ignores SIGINT for a job in the background, which is to survive the
+    A signal that is ignored stays ignored: a shell ignores SIGINT for a job in the background, which should survive a
     Ctrl-C that is meant for another. SIGTERM stops such a job.
     """
     stop = threading.Event()
@@ -39,8 +39,8 @@ def asked_to_stop() -> Iterator[threading.Event]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[number])  # of this one only: a cluster's signal and Ctrl-C may come together
-        with contextlib.suppress(OSError):  # who reads stderr may have been stopped by the same Ctrl-C
+        signal.signal(number, before[number])  # only this one: a cluster's signal and Ctrl-C may come together
+        with contextlib.suppress(OSError):  # the reader of stderr may have been stopped by the same Ctrl-C
             print("\nademamix: stopping", file=sys.stderr)
 
     for number in before:

@@ -122,11 +122,11 @@ def _read(path: Path) -> KeptRun:
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    """Return size and time of the files in a folder; a run in progress may remove some meanwhile."""
+    """Return the size and time of the files in a folder; a run in progress may remove some meanwhile."""
     found = []
     for file in path.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
-            if file.name != "lock":  # looking whether it is held changes its time
+            if file.name != "lock":  # checking whether it is held changes its time
                 found.append(file.lstat())
     return found
 
@@ -156,7 +156,7 @@ def _in_use(path: Path) -> bool:
         lock.acquire(timeout=0)
     except Timeout:
         return True
-    except OSError:  # somebody else's: whoever may not lock it may not remove it either
+    except OSError:  # somebody else's: without permission to lock it there is none to remove it
         return False
     lock.release()
     return False

@@ -29,7 +29,7 @@ class Lab:
     ) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name.
 
-        `kept` is what :meth:`kept` returned, for callers that have asked already.
+        `kept` is the result of :meth:`kept`, from callers that already have it.
         """
         if kept is None:
             kept = self.kept(runs)

@@ -1,4 +1,4 @@
-"""Warnings as plain lines: what the library and others have to say of a run."""
+"""Warnings as plain lines: those of the library and of others about a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the parts of a run take: how long the rest of it will, and when to save."""
+"""How long the parts of a run take, so how long is left, and when to save."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ now = time.monotonic  # no change of the clock disturbs it
 
 
 class Pace:
-    """What the steps, validations and saves of a run took, since it began or was continued.
+    """The times of the steps, validations and saves of a run, since it began or was continued.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> pace = Pace(DEFAULT)
@@ -30,7 +30,7 @@ class Pace:
 
     @contextlib.contextmanager
     def measured(self, what: Literal["step", "validation", "save"]) -> Iterator[None]:
-        """Measure what is done in the block."""
+        """Measure the time of the block."""
         start = now()
         yield
         self._seconds[what] += now() - start
@@ -42,9 +42,9 @@ class Pace:
         return self._times["step"] / max(self._seconds["step"], 1e-9)
 
     def seconds_left(self, step: int) -> float:
-        """Return how long the run will take after `step`, with its validations, and saves at the rate there was.
+        """Return how long the run will take after `step`, with its validations, and with saves at the rate so far.
 
-        Until there was a validation, its time is guessed from that of a step.
+        Until there has been a validation, its time is guessed from that of a step.
         """
         run, per_step = self._run, 1 / self.steps_per_second
         if self._times["validation"]:
@@ -58,7 +58,7 @@ class Pace:
 
 
 class Saves:
-    """When to save: no more often than every `every` seconds, and than takes `share` of the time."""
+    """When to save: at most once in `every` seconds, and so that saving takes at most `share` of the time."""
 
     def __init__(self, *, every: float, share: float) -> None:
         self._every, self._share = every, share

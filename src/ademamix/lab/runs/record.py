@@ -1,8 +1,8 @@
 """The folder of a run: its config, metrics, checkpoints and result, none of them ever half written.
 
 A file gets its name only after its content is on disk, and a checkpoint's name ends with the hash of its content, so
-that a torn one is known when it is read. Metrics are appended; what lies beyond the checkpoint that a run goes on from
-is cut off, and comes again, the same. One process at a time may write into a folder: it holds the lock, which the
+that a torn one is recognised when it is read. Metrics are appended; rows beyond the checkpoint that a run continues
+from are cut off, and come again, the same. One process at a time may write into a folder: it holds the lock, which the
 kernel takes back when the process dies.
 """
 
@@ -23,14 +23,14 @@ from ademamix.lab.config import Run, read
 from ademamix.lab.runs import checkpoints
 from ademamix.lab.runs.atomic import PART, to_disk, write_atomically
 
-if TYPE_CHECKING:  # it takes a second to import, and who only reads a result does not need it
+if TYPE_CHECKING:  # it takes a second to import, and is not needed to read a result
     import torch
 
 KEPT_CHECKPOINTS = 2  # the newest may be torn by a failing disk
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on: why, where it stands and what to do."""
+    """A run that cannot continue; the message says why, where it stands and what to do."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Result:
 
     steps: int
     validation_loss: float
-    """The last one; of a run that diverged, the last that was finite, or NaN."""
+    """The last one; if the run diverged, the last that was finite, or NaN."""
     accuracy: float | None
     """Of the last validation, if the run classifies images."""
     seconds: float
@@ -119,7 +119,7 @@ class RunFolder:
             return [_row(number, line) for number, line in enumerate(whole, start=1)]
 
     def keep_metrics_until(self, step: int) -> None:
-        """Cut off what was recorded after `step`."""
+        """Cut off the rows that were recorded after `step`."""
         rows = [row for row in self.metrics() if row["step"] <= step]
         with self.explained("write to"):
             write_atomically(self._metrics, "".join(_line(row) for row in rows))
@@ -187,18 +187,18 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _undamaged(self, path: Path) -> Iterator[None]:
-        """Say of a file that is not what was written that it is damaged, and what to do."""
+        """If a file is not as it was written, say that it is damaged, and what to do."""
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:
             raise RunError(
-                f"{str(path)!r} is damaged ({error}). Bring it back, or remove the folder {str(self.path)!r} and give "
-                "the same command again, which trains the run anew"
+                f"{str(path)!r} is damaged ({error}). Restore it, or remove the folder {str(self.path)!r} and give "
+                "the same command again, which trains the run again"
             ) from error
 
     @contextlib.contextmanager
     def explained(self, deed: str) -> Iterator[None]:
-        """Say of an error of the disk what could not be done, that nothing is lost, and what to do."""
+        """If the disk fails, say what could not be done, that nothing is lost, and what to do."""
         try:
             yield
         except (OSError, RuntimeError) as error:
@@ -207,8 +207,8 @@ class RunFolder:
             if not isinstance(cause, OSError):
                 raise
             raise RunError(
-                f"cannot {deed} the folder {str(self.path)!r}: {cause.strerror or cause}. What was saved before is "
-                "intact: free some space or make it writable, then give the same command again, and the run goes on."
+                f"cannot {deed} the folder {str(self.path)!r}: {cause.strerror or cause}. Everything saved before is "
+                "intact: free some space or make it writable, then give the same command again, and the run continues."
             ) from error
 
 
@@ -232,7 +232,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with null for what is infinite or not a number, for which JSON has no word."""
+    """Return the row with null for infinite numbers and NaN, for which JSON has no word."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }

@@ -1,4 +1,4 @@
-"""Several runs at once, in processes that carry out one after another (`worker`)."""
+"""Several runs at once, in processes that each carry out one after another (`worker`)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Status:
     waits: bool = False
     """Another process holds its folder."""
     read: tuple[int, int | None] | None = None
-    """How many tokens of its text were read, and of how many, while that goes on."""
+    """While its text is being read: how many tokens were read, and of how many."""
     notices: list[str] = field(default_factory=list)
-    """What is to be told of it; who shows one takes it out."""
+    """Notices to show about it; whoever shows one removes it."""
 
     @property
     def steps_left(self) -> int:
@@ -44,7 +44,7 @@ class Status:
 
 @dataclass(eq=False)
 class _Worker:
-    """A process, the file that it complains to, and the name of the run that it carries out."""
+    """A process, the file for its stderr, and the name of the run that it carries out."""
 
     process: subprocess.Popen[str]
     complaints: IO[str]
@@ -59,7 +59,7 @@ class _Worker:
             self.process.stdin.flush()
 
     def dismiss(self) -> None:
-        """End its input: it saves what it carries out, and ends."""
+        """End its input: it saves its run, and ends."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -70,7 +70,7 @@ class _Worker:
         said = self.complaints.read().strip()
         end = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = f" It said:\n{said}" if said else ""
-        return f"its process {end}. The same command goes on from its last checkpoint.{last}"
+        return f"its process {end}. The same command continues from its last checkpoint.{last}"
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def run_all(
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
-    By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins, and
-    that all have the same data as soon as one has begun. `watch(statuses)` is called about twice a second. `kept` is
-    what :func:`kept_results` returned, for callers that have asked already.
+    By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins;
+    that all runs have the same data is checked as soon as one has begun. `watch(statuses)` is called about twice a
+    second. `kept` is the result of :func:`kept_results`, from callers that already have it.
     """
     if kept is None:
         kept = kept_results(runs, options)
@@ -145,7 +145,7 @@ def run_all(
                 begun = statuses[name].progress is not None
                 ended = _ended(event, statuses[name], name)
                 if statuses[name].notices:
-                    watch(statuses)  # at once: what comes next may be an error
+                    watch(statuses)  # at once: an error may come next
                 if not begun and statuses[name].progress is not None:
                     environment.check_same_data(folders.values())
                 if ended:
@@ -164,7 +164,7 @@ def run_all(
 
 def _check_optimizers(configs: Iterable[Run]) -> None:
     for config in configs:
-        from ademamix.lab.optimizers import transitions  # torch, for which who only shows results does not wait
+        from ademamix.lab.optimizers import transitions  # imports torch: showing results does not wait for it
 
         transitions.check(config)
 
@@ -175,7 +175,7 @@ class _Stopped(Exception):
 
 @contextlib.contextmanager
 def _told_whether_saved(folders: Sequence[RunFolder]) -> Iterator[None]:
-    """When the runs are asked to stop, and have: say whether any is saved."""
+    """When the runs have stopped because they were asked to, say whether any is saved."""
     try:
         yield
     except _Stopped:
@@ -204,7 +204,7 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
             stdout=pipe,
             stderr=complaints,
             text=True,
-            start_new_session=True,  # so that Ctrl-C reaches it once, by way of its input
+            start_new_session=True,  # so that Ctrl-C reaches it once, through its input
         ) as process,
     ):
         started = _Worker(process, complaints)
@@ -215,8 +215,8 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
         finally:
             started.dismiss()
             try:
-                reader.join()  # before its output is closed, for which the reader would be waited for, deaf to signals
-            except KeyboardInterrupt:  # the second one: who asks twice does not want to wait
+                reader.join()  # before its output is closed, which would wait for the reader and ignore signals
+            except KeyboardInterrupt:  # the second one: whoever asks twice does not want to wait
                 process.kill()
                 reader.join()
                 raise
@@ -225,13 +225,13 @@ def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Ite
 def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:
     assert started.process.stdout is not None
     for line in started.process.stdout:
-        if line.endswith("\n"):  # else it was killed while it wrote this
+        if line.endswith("\n"):  # else it was killed while writing this
             events.put(_Event(started, line))
     events.put(_Event(started, None))
 
 
 def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
-    """Yield what arrives until it is time to refresh what is shown."""
+    """Yield the events that arrive until it is time to refresh the display."""
     end = time.monotonic() + REFRESH
     while (left := end - time.monotonic()) > 0:
         with contextlib.suppress(queue.Empty):
@@ -239,7 +239,7 @@ def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
 
 
 def _ended(event: _Event, status: Status, name: str) -> bool:
-    """Note what a process said of its run, and return whether that is finished."""
+    """Note what a process said about its run, and return whether that is finished."""
     if event.line is None and event.worker.process.wait() == EXIT_CODE:
         raise _Stopped
     if event.line is None:

@@ -14,7 +14,7 @@ Sink = Callable[[dict[str, float]], None]
 
 @contextlib.contextmanager
 def opened(folder: RunFolder, step: int, wandb_project: str | None) -> Iterator[Sink]:
-    """Give a function that sends a row on; what was sent after `step`, where the run goes on, is replaced."""
+    """Give a function that forwards a row; rows sent after `step`, where the run continues, are replaced."""
     with contextlib.ExitStack() as stack:
         sinks = [stack.enter_context(_tensorboard(folder, step))]
         if wandb_project is not None:
@@ -65,7 +65,7 @@ def _wandb(folder: RunFolder, project: str) -> Iterator[Sink]:
     ) as run:
 
         def send(row: dict[str, float]) -> None:
-            # of a run that goes on from before its last row, W&B drops what it has already: it is the same
+            # if a run continues from before its last row, W&B drops the rows that it already has: they are the same
             run.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))
 
         yield send

@@ -1,8 +1,8 @@
 """A process that carries out runs for another one, which is `runner`.
 
-It gets runs on its input, a line each: the config, and after which steps to keep the state for other runs. It tells on
-its output, in JSON lines, how far it is and how each run ended. When its input ends, which happens also when the other
-process is killed, it saves and stops.
+It gets runs on its input, one per line: the config, and after which steps to keep the state for other runs. On its
+output it reports, in JSON lines, how far it is and how each run ended. When its input ends, as it also does when the
+other process is killed, it saves and stops.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ sys.path = [folder for folder in sys.path if folder]
 from ademamix.lab.runs.worker import begin
 begin(sys.argv[1])
 """
-"""Without the working directory, whose tokenize.py or random.py would be taken for Python's own. Python has an option
-for that, -P, from version 3.11 on."""
+"""Without the working directory, whose tokenize.py or random.py would be taken for Python's own. From version 3.11 on,
+Python has an option for that, -P."""
 
 
 def command(options: Options, *, threads: int) -> list[str]:
@@ -44,7 +44,7 @@ def command(options: Options, *, threads: int) -> list[str]:
 
 def main(arguments: dict[str, Any]) -> None:
     """Carry out runs until the input ends."""
-    import torch  # who only asks for the command does not wait for it
+    import torch  # here, so that asking for the command does not wait for it
 
     from ademamix.lab.train import train
 
@@ -74,13 +74,13 @@ def main(arguments: dict[str, Any]) -> None:
 def _read_input(lines: queue.SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
         lines.put(line)
-    lines.put(None)  # between two runs that is enough; during one, a signal has to say it
+    lines.put(None)  # enough between two runs; during one, a signal is needed
     os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextlib.contextmanager
 def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Give a function that writes to the output; what others print goes to stderr meanwhile."""
+    """Give a function that writes to the output; anything that others print goes to stderr meanwhile."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as output:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -92,7 +92,7 @@ def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def begin(arguments: str) -> None:
-    """Do what a process that :func:`command` starts is for."""
+    """Do the work of a process that :func:`command` starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     try:
         main(json.loads(arguments))
