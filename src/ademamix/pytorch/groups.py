@@ -11,7 +11,7 @@ import torch
 
 from ademamix import hyperparameters
 from ademamix.pytorch.foreign import refuse_other_adams
-from ademamix.pytorch.step import why_not_fused
+from ademamix.pytorch.step import check_fused
 
 P = ParamSpec("P")
 
@@ -64,10 +64,3 @@ def check_for_step(group: dict[str, Any]) -> None:
     if not all(type(beta) is float for beta in group["betas"]):
         group["betas"] = tuple(float(beta) for beta in group["betas"])
     check_fused(group)
-
-
-def check_fused(group: Mapping[str, Any]) -> None:
-    """Raise if a group is to be fused but cannot be."""
-    for param in group["params"] if group["fused"] else ():
-        if reason := why_not_fused(param):
-            raise RuntimeError(f"`fused=True` is not possible: {reason}")

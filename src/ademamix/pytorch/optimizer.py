@@ -15,7 +15,7 @@ from ademamix import hyperparameters
 from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state
 from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import Flags, ademamix_step
+from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
 from ademamix.pytorch.tensors import Tensors
 
@@ -201,7 +201,7 @@ class AdEMAMix(Optimizer):
             if isinstance(param_group, dict):  # torch reports anything else
                 param_group.update(groups.resolved(param_group, self.defaults))
             super().add_param_group(param_group)
-            groups.check_fused(param_group)
+            check_fused(param_group)
         except Exception:
             del self.param_groups[count:]
             if isinstance(param_group, dict):

@@ -124,6 +124,13 @@ def runs_on_triton(param: Tensor) -> bool:
     return param.is_cuda and torch.version.hip is None
 
 
+def check_fused(group: Mapping[str, Any]) -> None:
+    """Raise if a group is to be fused but cannot be."""
+    for param in group["params"] if group["fused"] else ():
+        if reason := why_not_fused(param):
+            raise RuntimeError(f"`fused=True` is not possible: {reason}")
+
+
 def why_not_fused(param: Tensor) -> str | None:
     """Say why no fused body can update `param`, or return None if one can."""
     if runs_on_triton(param):
