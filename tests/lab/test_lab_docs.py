@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.presets import PRESETS
 
 LAB = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
@@ -15,14 +14,6 @@ def _table(section: str) -> list[list[str]]:
     lines = LAB.split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
     _header, _rule, *rows = (line for line in lines if line.startswith("|"))
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-
-
-def test_every_optimizer_has_a_row() -> None:
-    starts = {name: {"lr": row.lr, **row.settings} for name, row in OPTIMIZERS.items()}
-    assert _table("Optimizers") == [
-        [f"`{name}`", row.summary, ", ".join(f"{setting}={value}" for setting, value in starts[name].items())]
-        for name, row in OPTIMIZERS.items()
-    ]
 
 
 def test_every_kind_of_model_has_a_row_with_its_presets() -> None:
