@@ -51,6 +51,21 @@ RECIPES: dict[str, Recipe] = {
         "3 h",
         trains=True,
     ),
+    "constant-lr": Recipe(
+        "AdamW and AdEMAMix at a constant learning rate, with two lengths of decay",
+        ("constant_lr", "200k_lin_decay"),
+        "10 min",
+        trains=True,
+    ),
+    "forgetting": Recipe(
+        "how a batch is learnt and forgotten by AdamW and by AdEMAMix", ("forgetting",), "12 min", trains=True
+    ),
+    "forgetting-evolution": Recipe(
+        "how fast training batches are forgotten as training progresses", ("app_forgetting",), "7 min", trains=True
+    ),
+    "forgetting-constant-lr": Recipe(
+        "how a batch is forgotten before and during a linear decay", ("forgetting_const_lr",), "8 min", trains=True
+    ),
 }
 
 
