@@ -66,6 +66,13 @@ RECIPES: dict[str, Recipe] = {
     "forgetting-constant-lr": Recipe(
         "how a batch is forgotten before and during a linear decay", ("forgetting_const_lr",), "8 min", trains=True
     ),
+    "switch-from-adamw": Recipe(
+        "from AdamW to AdEMAMix at several steps", ("from_adamw_110", "from_adamw_1300"), "12 min", trains=True
+    ),
+    "switch-schedules": Recipe(
+        "schedules of alpha and beta3 after a switch from AdamW", ("from_adamw_warmup",), "6 min", trains=True
+    ),
+    "switch-to-adamw": Recipe("from AdEMAMix to AdamW in mid-run", ("adema_to_adamw",), "8 min", trains=True),
 }
 
 
