@@ -73,6 +73,15 @@ RECIPES: dict[str, Recipe] = {
         "schedules of alpha and beta3 after a switch from AdamW", ("from_adamw_warmup",), "6 min", trains=True
     ),
     "switch-to-adamw": Recipe("from AdEMAMix to AdamW in mid-run", ("adema_to_adamw",), "8 min", trains=True),
+    "single-ema": Recipe(
+        "a larger beta1 in AdamW in place of a second average", ("single-ema",), "20 min", trains=True
+    ),
+    "single-ema-resume": Recipe(
+        "a larger beta1 from the middle of an AdamW run on", ("single-ema-resume",), "10 min", trains=True
+    ),
+    "no-schedules": Recipe(
+        "the norm of the updates without schedules for alpha and beta3", ("exploding-norm",), "12 min", trains=True
+    ),
 }
 
 
