@@ -55,7 +55,7 @@ def chosen(name: str, code: formats.BlockCode, *, stochastic: bool = True) -> Ca
         random = torch.randint(1 << code.shift, values.shape, dtype=torch.int32)
         return block_codes.decode(*block_codes.encode(values, code, random if stochastic else None))
 
-    return Candidate(name, round_trip, torch.iinfo(code.dtype).bits, scale_bits=8)
+    return Candidate(name, round_trip, torch.iinfo(block_codes.dtype_of(code)).bits, scale_bits=8)
 
 
 def offset(bits: int, mantissa: int, octaves: int, *, block: int = 128, positive: bool = False) -> Candidate:

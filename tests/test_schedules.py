@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ademamix import alpha_at, beta3_at, beta_from_half_life, half_life
 from ademamix.pytorch.coefficients import Settings, next_step
+from ademamix.pytorch.tensors import Tensors
 from ademamix.schedules import beta3_for_horizon
 
 betas = st.floats(0.01, 0.999999)
@@ -91,10 +92,10 @@ def test_horizon_rule():
 )
 def test_tensors_give_what_floats_give(t, beta1, beta3, T):
     settings = Settings(1e-3, (beta1, 0.999, beta3), 5.0, T, T, beta1, 1e-8, 0.1)
-    clocks = [torch.tensor(t - 1.0)], [torch.tensor(t - 1.0)]
-    (floats,), _ = next_step(*clocks, {}, settings, as_tensors=False)
-    vectors, advance = next_step(*clocks, {}, settings, as_tensors=True)
+    tensors = Tensors.none()._replace(steps=[torch.tensor(t - 1.0)], slow_steps=[torch.tensor(t - 1.0)])
+    (floats,), _ = next_step(tensors, {}, settings, as_tensors=False)
+    vectors, advance = next_step(tensors, {}, settings, as_tensors=True)
     assert [float(vector) for vector in vectors] == pytest.approx(list(floats), rel=1e-13)
     assert floats.slow_rate == pytest.approx(1 - beta3_at(t, beta3, beta1, T), rel=1e-9, abs=1e-15)
     advance()
-    assert clocks == ([torch.tensor(float(t))], [torch.tensor(float(t))])
+    assert tensors.steps == tensors.slow_steps == [torch.tensor(float(t))]

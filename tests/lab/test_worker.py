@@ -20,7 +20,7 @@ def test_a_process_for_runs_tells_how_far_it_is(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(TINY.model_dump_json() + "\n")
+        process.stdin.write(json.dumps({"run": TINY.model_dump(mode="json"), "keep_at": []}) + "\n")
         process.stdin.flush()
         told = [json.loads(process.stdout.readline())]
         while told[-1] != {"finished": True}:
@@ -43,7 +43,7 @@ def test_a_process_for_runs_ends_with_its_input_where_ctrl_c_is_ignored(tmp_path
     ):
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(TINY.model_dump_json() + "\n")
+        process.stdin.write(json.dumps({"run": TINY.model_dump(mode="json"), "keep_at": []}) + "\n")
         process.stdin.flush()
         assert "waits" in process.stdout.readline()
         process.stdin.close()

@@ -21,9 +21,12 @@ from ademamix.lab.reproduction.claims import (
     last,
     lower,
     lowest,
+    mean_of,
     measured,
     ordered,
+    ratio,
     some,
+    stays_finite,
     within,
 )
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
@@ -126,6 +129,8 @@ FOUND = outcome(low=[1.0, 1.01], middle=[2.0, 2.01], high=[3.0, 3.01], noisy=[1.
         (lowest("middle", ["low", "middle", "high"]), FAILS),
         (diverges("gone"), HOLDS),
         (diverges("low"), FAILS),
+        (stays_finite("low"), HOLDS),
+        (stays_finite("gone"), FAILS),
     ],
 )
 def test_combinations(check, verdict) -> None:
@@ -138,6 +143,8 @@ def test_combinations(check, verdict) -> None:
 def test_diverging_on_some_seeds_or_on_one_alone_is_open() -> None:
     assert diverges("a")(outcome(a=[INF, 1.0])).verdict == OPEN
     assert diverges("a")(outcome(a=[INF])).verdict == OPEN
+    assert stays_finite("a")(outcome(a=[INF, 1.0])).verdict == OPEN
+    assert stays_finite("a")(outcome(a=[1.0])).verdict == OPEN
 
 
 def test_gaps_are_quantities() -> None:
@@ -145,6 +152,17 @@ def test_gaps_are_quantities() -> None:
     decision = lower(gap("b", "a"), gap("c", "a"))(found)
     assert decision.verdict == HOLDS
     assert decision.numbers["c over a"] == [0.5, 0.5]
+
+
+def test_means_and_ratios_are_quantities() -> None:
+    found = outcome(a=[1.0, 2.0], b=[3.0, 0.0])
+    assert mean_of("mean", "a", "b").values(found) == [2.0, 1.0]
+    assert ratio("share", "b", "a").values(found) == [3.0, 0.0]
+    assert ratio("share", mean_of("mean", "a", "b"), 2.0).values(found) == [1.0, 0.5]
+    by_zero = lower(ratio("share", "a", "b"), 1.0)(found)
+    assert (by_zero.verdict, by_zero.reason) == (OPEN, "There are no numbers to compare share and 1 by.")
+    assert mean_of("mean", 1.0, 2.0).exact
+    assert not ratio("share", "a", 2.0).exact
 
 
 def test_metrics_at_a_step(tmp_path: Path) -> None:

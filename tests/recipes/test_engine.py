@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ademamix.lab.config import Run
-from ademamix.lab.probes import UpdateNorms
+from ademamix.lab.probes import FollowTrainingBatch, UpdateNorms
 from ademamix.lab.recipes import Recipe
-from ademamix.lab.report.kinds import Curves, EndAgainst, Gap, HeatMap, Scatter
+from ademamix.lab.report.kinds import Curves, EndAgainst, Forgetting, Gap, HeatMap, Scatter
 from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, lower, measured
 from ademamix.lab.reproduction.engine import Reproduction, carry_out
 from ademamix.lab.reproduction.outcome import Outcome
@@ -169,6 +169,23 @@ def test_every_kind_of_chart_is_drawn_and_kept_as_data(tmp_path: Path, lab: LabH
     assert panel["tables"][0]["header"][-1] == "norm of 5 updates"
     assert [bool(row[-1]) for row in panel["tables"][0]["rows"]] == [True, False, False, False, False]
     assert panel["claims"][0]["verdict"] == OPEN
+
+
+def test_losses_on_training_batches_are_normalised(tmp_path: Path, lab: LabHere) -> None:
+    lm = SCALES["smoke"].lm("110m")
+    follow = FollowTrainingBatch(kind="follow-training-batch", step=3)
+    arms = {"AdamW": lm.run("adamw", probes=(follow,))}
+
+    def plan(at: Scale) -> Panels:
+        yield Panel("batches", arms, show=[Forgetting("AdamW", [3], after=5)], claims=[_claim("AdamW")])
+
+    list(carry_out(begun(tmp_path, replace(SCALES["smoke"], seeds=(1,), rounds=0)), plan, lab))
+    ((chart,),) = (panel["charts"] for panel in read(tmp_path, "panels.json")["panels"])
+    (series,) = chart["series"]
+    assert series["x"] == [*range(-1, 18)]
+    normalised = dict(zip(series["x"], series["y"], strict=True))
+    assert (normalised[-1], normalised[5]) == (0.0, -1.0)
+    assert normalised[17] < -1.0  # a model at its beginning improves on everything
 
 
 def test_table_has_the_paired_difference_and_its_spread(tmp_path: Path, lab: LabHere) -> None:

@@ -43,6 +43,14 @@ def test_steps_keep_their_share_of_the_papers_length() -> None:
     assert paper.lm("110m").steps(2379) == 2379
 
 
+def test_a_run_stands_for_one_of_another_length() -> None:
+    laptop, paper = (SCALES[name].lm("110m").of_length(500_000) for name in ("laptop", "paper"))
+    assert laptop.run("adamw") == DEFAULT
+    assert (laptop.steps(300_000), laptop.beta3(0.9999)) == (12_000, 0.9975)
+    assert paper.run("adamw") == SCALES["paper"].lm("110m").run("adamw", steps=500_000)
+    assert (paper.steps(300_000), paper.beta3(0.9999)) == (300_000, 0.9999)
+
+
 def test_beta3_keeps_the_number_of_memories_in_a_run() -> None:
     laptop = SCALES["laptop"].lm("110m")
     for beta3 in (0.999, 0.9999, 0.99999):

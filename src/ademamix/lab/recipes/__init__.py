@@ -51,6 +51,37 @@ RECIPES: dict[str, Recipe] = {
         "3 h",
         trains=True,
     ),
+    "constant-lr": Recipe(
+        "AdamW and AdEMAMix at a constant learning rate, with two lengths of decay",
+        ("constant_lr", "200k_lin_decay"),
+        "10 min",
+        trains=True,
+    ),
+    "forgetting": Recipe(
+        "how a batch is learnt and forgotten by AdamW and by AdEMAMix", ("forgetting",), "12 min", trains=True
+    ),
+    "forgetting-evolution": Recipe(
+        "how fast training batches are forgotten as training progresses", ("app_forgetting",), "7 min", trains=True
+    ),
+    "forgetting-constant-lr": Recipe(
+        "how a batch is forgotten before and during a linear decay", ("forgetting_const_lr",), "8 min", trains=True
+    ),
+    "switch-from-adamw": Recipe(
+        "from AdamW to AdEMAMix at several steps", ("from_adamw_110", "from_adamw_1300"), "12 min", trains=True
+    ),
+    "switch-schedules": Recipe(
+        "schedules of alpha and beta3 after a switch from AdamW", ("from_adamw_warmup",), "6 min", trains=True
+    ),
+    "switch-to-adamw": Recipe("from AdEMAMix to AdamW in mid-run", ("adema_to_adamw",), "8 min", trains=True),
+    "single-ema": Recipe(
+        "a larger beta1 in AdamW in place of a second average", ("single-ema",), "20 min", trains=True
+    ),
+    "single-ema-resume": Recipe(
+        "a larger beta1 from the middle of an AdamW run on", ("single-ema-resume",), "10 min", trains=True
+    ),
+    "no-schedules": Recipe(
+        "the norm of the updates without schedules for alpha and beta3", ("exploding-norm",), "12 min", trains=True
+    ),
 }
 
 

@@ -60,6 +60,32 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Forgetting:
+    """The losses of an arm on batches that it trained on, each from just before its step on.
+
+    They are normalised to 0 before that step and to -1 a few steps after it. A batch whose loss had not fallen by then
+    is left out.
+    """
+
+    arm: str
+    batches: Sequence[int]
+    """The steps that trained on them, each followed by a probe."""
+    after: int
+    """How many steps after its own the loss on a batch is -1."""
+
+    def chart(self, title: str, found: Outcome) -> Lines:
+        """Return a curve for each batch, over the steps since its own."""
+        arm, series = found.arms[self.arm], []
+        for step in self.batches:
+            losses = arm.curve(f"loss_on_training_batch_{step}")
+            before, reached = losses[min(losses)], max(at for at in losses if at <= step + self.after)
+            if (fall := before - losses[reached]) > 0:
+                normalised = {at - step: (loss - before) / fall for at, loss in losses.items()}
+                series.append(_series(arm, normalised, f"trained on at step {step:,}"))
+        return Lines(f"{title}: {self.arm}", "steps since", "normalised loss", series, levels={"-1": -1.0})
+
+
+@dataclass(frozen=True)
 class EndAgainst:
     """The last loss against a setting; arms that lack the setting are horizontal lines."""
 

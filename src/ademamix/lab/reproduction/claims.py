@@ -89,6 +89,28 @@ def gap(above: Operand, below: Operand) -> Quantity:
     )
 
 
+def mean_of(label: str, *operands: Operand) -> Quantity:
+    """Return the mean of several quantities, seed by seed."""
+    parts = [quantity(operand) for operand in operands]
+    return Quantity(
+        label,
+        lambda found: [
+            statistics.fmean(values) for values in zip(*(part.values(found) for part in parts), strict=True)
+        ],
+        exact=all(part.exact for part in parts),
+    )
+
+
+def ratio(label: str, above: Operand, below: Operand) -> Quantity:
+    """Return one quantity over another, seed by seed; NaN where the other is 0."""
+    first, second = quantity(above), quantity(below)
+    return Quantity(
+        label,
+        lambda found: [a / b if b else math.nan for a, b in zip(*_paired(first, second, found), strict=True)],
+        exact=first.exact and second.exact,
+    )
+
+
 def measured(label: str, value: float) -> Quantity:
     """Return a number that was computed and that no seed changes."""
     return Quantity(label, lambda found: [float(value)], exact=True)
@@ -134,14 +156,12 @@ def within(margin: float, one: Operand, other: Operand) -> Check:
 
 def diverges(arm: str) -> Check:
     """Check that all runs of an arm diverged."""
+    return _divergence(arm, of_all=HOLDS, of_none=FAILS)
 
-    def decide(found: Outcome) -> Decision:
-        count, seeds = sum(map(math.isinf, found.arms[arm].losses)), len(found.seeds)
-        verdict = OPEN if seeds < 2 or 0 < count < seeds else HOLDS if count else FAILS
-        reason = f"{arm} diverged on {count} of {seeds} seed{'s' if seeds > 1 else ''}."
-        return Decision(verdict, reason, {arm: found.arms[arm].losses}, found.seeds)
 
-    return decide
+def stays_finite(arm: str) -> Check:
+    """Check that no run of an arm diverged."""
+    return _divergence(arm, of_all=FAILS, of_none=HOLDS)
 
 
 def every(*checks: Check) -> Check:
@@ -167,6 +187,16 @@ def ordered(*operands: Operand) -> Check:
 def lowest(name: Operand, others: Iterable[Operand]) -> Check:
     """Check that a quantity is below all others; it may be among them itself."""
     return every(*(lower(name, other) for other in others if other != name))
+
+
+def _divergence(arm: str, *, of_all: Verdict, of_none: Verdict) -> Check:
+    def decide(found: Outcome) -> Decision:
+        count, seeds = sum(map(math.isinf, found.arms[arm].losses)), len(found.seeds)
+        verdict = OPEN if seeds < 2 or 0 < count < seeds else of_all if count else of_none
+        reason = f"{arm} diverged on {count} of {seeds} seed{'s' if seeds > 1 else ''}."
+        return Decision(verdict, reason, {arm: found.arms[arm].losses}, found.seeds)
+
+    return decide
 
 
 def _paired(first: Quantity, second: Quantity, found: Outcome) -> tuple[Sequence[float], Sequence[float]]:

@@ -58,6 +58,20 @@ class Setting:
         """Return a setting of another title whose runs differ in these fields."""
         return replace(self, title=title, base=changed(self.base, **fields))
 
+    def of_length(self, paper_steps: int) -> Setting:
+        """Return the setting for a result whose runs have another length in the paper.
+
+        At paper scale T is that length. Below it a run stays as long as it is, and stands for one of that length.
+
+        >>> SCALES["paper"].lm("110m").of_length(500_000).base.steps
+        500000
+        >>> longer = SCALES["laptop"].lm("110m").of_length(500_000)
+        >>> longer.base.steps, longer.steps(300_000)
+        (20000, 12000)
+        """
+        steps = paper_steps if self.base.steps == self.paper_steps else self.base.steps
+        return replace(self, base=changed(self.base, steps=steps), paper_steps=paper_steps)
+
     def steps(self, steps: int) -> int:
         """Return what a number of steps of the paper is here.
 

@@ -1,0 +1,78 @@
+"""A larger beta1 in AdamW in place of a second average: the paper's figure single-ema.
+
+beta1 is here what beta3 is in AdEMAMix, so below paper scale it is shrunk like beta3. There beta1 = 0.99, which would
+be the baseline's 0.9, and 0.99999 are left out. The paper had to increase beta2 for a scheduled beta1 = 0.99999 and
+does not say how far: here 1 - beta2 is a tenth of AdamW's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ademamix.hyperparameters import BETAS
+from ademamix.lab.report.kinds import Curves
+from ademamix.lab.reproduction.claims import Claim, diverges, every, lower, ordered, stays_finite
+from ademamix.lab.reproduction.panel import Panel, Panels
+from ademamix.lab.reproduction.scale import Scale, Setting
+
+BETAS1 = (0.99, 0.999, 0.9999, 0.99999)
+
+
+def plan(at: Scale) -> Panels:
+    """Yield AdamW with larger and larger beta1, constant and scheduled."""
+    lm = at.lm("110m")
+    betas = large_betas(at)
+    constant = {_name(beta1): lm.run("adamw", betas=with_beta1(lm, beta1)) for beta1 in betas}
+    scheduled = {
+        _scheduled(beta1): lm.run(
+            "adamw-scheduled-beta1", betas=with_beta1(lm, beta1, beta2_raised=beta1 == BETAS1[-1])
+        )
+        for beta1 in betas
+    }
+    yield Panel(
+        "Increasing beta1 in AdamW",
+        {"AdamW": lm.run("adamw"), **constant, **scheduled, "AdEMAMix": lm.run("ademamix")},
+        show=[Curves(arms=["AdamW", *constant, "AdEMAMix"]), Curves(arms=["AdamW", *scheduled, "AdEMAMix"])],
+        claims=list(_claims(betas)),
+        caption="(a) A constant beta1; (b) a beta1 that rises like beta3 of AdEMAMix, over the whole run. "
+        + in_words(lm, betas),
+    )
+
+
+def _name(beta1: float) -> str:
+    return f"beta1 = {beta1:g}"
+
+
+def _scheduled(beta1: float) -> str:
+    return f"scheduled beta1 = {beta1:g}"
+
+
+def large_betas(at: Scale) -> Sequence[float]:
+    """Return the values of beta1 that are tried, as in the paper."""
+    return BETAS1 if at.name == "paper" else BETAS1[1:3]
+
+
+def with_beta1(lm: Setting, beta1: float, *, beta2_raised: bool = False) -> list[float]:
+    """Return AdamW's betas with another beta1, shrunk as if it was a beta3, and beta2 as it is or raised."""
+    beta2 = lm.adamw.settings.get("betas", BETAS)[1]
+    return [lm.beta3(beta1), round(1 - (1 - beta2) / 10, 12) if beta2_raised else beta2]
+
+
+def in_words(lm: Setting, betas: Sequence[float]) -> str:
+    """Return what each beta1 of the paper is at this scale."""
+    return ", ".join(f"beta1 = {beta1:g} of the paper is {lm.beta3(beta1):g} here" for beta1 in betas) + "."
+
+
+def _claims(betas: Sequence[float]) -> Iterator[Claim]:
+    constant, scheduled = [*map(_name, betas)], [*map(_scheduled, betas)]
+    yield Claim("Naively increasing beta1 in AdamW does not work", every(*(lower("AdamW", arm) for arm in constant)))
+    yield Claim(
+        "AdamW diverges for beta1 > 0.999", every(*(diverges(_name(beta1)) for beta1 in betas if beta1 > 0.999))
+    )
+    yield Claim("A scheduler on beta1 prevents divergence", every(*map(stays_finite, scheduled)))
+    yield Claim("With the scheduler the final loss is getting worse as beta1 increases", ordered("AdamW", *scheduled))
+    yield Claim(
+        "Increasing beta1 in AdamW does not provide the gains of AdEMAMix",
+        every(*(lower("AdEMAMix", arm) for arm in (*constant, *scheduled))),
+        source="simply increasing beta1 in AdamW does not provide nearly the same gains as AdEMAMix",
+    )
