@@ -51,6 +51,22 @@ RECIPES: dict[str, Recipe] = {
         "3 h",
         trains=True,
     ),
+    "sensitivity-alpha-beta3": Recipe("how much alpha and beta3 matter", ("alpha_beta_hyp",), "25 min", trains=True),
+    "sensitivity-warmup": Recipe(
+        "how long alpha and beta3 have to warm up", ("a_b3_warmup_hyp",), "20 min", trains=True
+    ),
+    "no-alpha-schedule": Recipe(
+        "AdEMAMix with and without the schedule of alpha", ("small_alpha_no_sc",), "15 min", trains=True
+    ),
+    "sensitivity-clip-beta1": Recipe(
+        "how much gradient clipping and beta1 matter", ("clip_b1_hyp",), "15 min", trains=True
+    ),
+    "fewer-iterations": Recipe(
+        "the same tokens in fewer, larger steps, with two beta3",
+        ("fewer_iters", "fewer_iters_0999"),
+        "20 min",
+        trains=True,
+    ),
 }
 
 
