@@ -67,6 +67,14 @@ RECIPES: dict[str, Recipe] = {
         "20 min",
         trains=True,
     ),
+    "convex-mix": Recipe(
+        "the sum m1 + alpha m2 against a convex mix of the two", ("convex-vs-nconvex",), "30 min", trains=True
+    ),
+    "lion": Recipe("Lion against AdamW", ("lion", "110_hyper_lion"), "25 min", trains=True),
+    "third-ema": Recipe("AdEMAMix with a third average", ("aggmo",), "10 min", trains=True),
+    "beta1-zero": Recipe(
+        "AdEMAMix without its fast average, for several batches", ("b1_0_bs", "b1_0_1300"), "20 min", trains=True
+    ),
 }
 
 
