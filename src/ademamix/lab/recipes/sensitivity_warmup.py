@@ -15,8 +15,8 @@ from ademamix.lab.reproduction.scale import Scale, changed, named
 WARMUPS = {"smoke": (0, 64_000), "laptop": (0, 64_000), "paper": (0, 8000, 32_000, 64_000, 128_000)}
 """Beside T, in steps of the paper."""
 TITLES = {
-    ("alpha_warmup", "beta3_warmup"): "Sensitivity to $T_\\alpha = T_{\\beta_3}$",
-    ("alpha_warmup",): "Sensitivity to $T_\\alpha$",
+    ("alpha_warmup", "beta3_warmup"): "Sensitivity to the warm-up of alpha and beta3",
+    ("alpha_warmup",): "Sensitivity to the warm-up of alpha alone",
 }
 
 
