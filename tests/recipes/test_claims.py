@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from ademamix.lab.reproduction.claims import (
     every,
     gap,
     highest,
+    largest_rise,
     last,
     lower,
     lowest,
-    mean_of,
     measured,
     ordered,
+    overall,
     ratio,
     some,
     stays_finite,
@@ -154,15 +156,22 @@ def test_gaps_are_quantities() -> None:
     assert decision.numbers["c over a"] == [0.5, 0.5]
 
 
-def test_means_and_ratios_are_quantities() -> None:
+def test_ratios_are_quantities() -> None:
     found = outcome(a=[1.0, 2.0], b=[3.0, 0.0])
-    assert mean_of("mean", "a", "b").values(found) == [2.0, 1.0]
     assert ratio("share", "b", "a").values(found) == [3.0, 0.0]
-    assert ratio("share", mean_of("mean", "a", "b"), 2.0).values(found) == [1.0, 0.5]
+    assert ratio("share", overall("mean", statistics.fmean, ["a", "b"]), 2.0).values(found) == [1.0, 0.5]
     by_zero = lower(ratio("share", "a", "b"), 1.0)(found)
     assert (by_zero.verdict, by_zero.reason) == (OPEN, "There are no numbers to compare share and 1 by.")
-    assert mean_of("mean", 1.0, 2.0).exact
+    assert overall("mean", statistics.fmean, [1.0, 2.0]).exact
     assert not ratio("share", "a", 2.0).exact
+
+
+def test_statistics_of_several_are_quantities() -> None:
+    found = outcome(a=[1.0, 4.0], b=[2.0, 2.5], c=[6.0, INF])
+    assert overall("best", min, ["a", "b", "c"]).values(found) == [1.0, 2.5]
+    assert overall("mean", statistics.fmean, ["a", "b", "c"]).values(found) == [3.0, INF]
+    assert overall("middle", statistics.median, ["a", "b", gap("c", "a")]).values(found) == [2.0, 4.0]
+    assert lower(overall("best", min, ["a", "b"]), "c")(found).numbers == {"best": [1.0, 2.5], "c": [6.0, INF]}
 
 
 def test_metrics_at_a_step(tmp_path: Path) -> None:
@@ -177,6 +186,8 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert at_step("a", 40, "norm").values(found) == [6.0, INF]
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
     assert highest("a", "norm").values(found) == [7.0, INF]
+    assert largest_rise("a", "norm").values(found) == [2.0, INF]
+    assert math.isnan(largest_rise("a", "unknown").values(found)[0])
     unknown = lower(last("a", "unknown"), "a")(found)
     assert (unknown.verdict, unknown.reason) == (OPEN, "There are no numbers to compare a, unknown and a by.")
     assert within(1.0, last("a", "unknown"), "a")(found).verdict == OPEN

@@ -150,7 +150,7 @@ def test_every_kind_of_chart_is_drawn_and_kept_as_data(tmp_path: Path, lab: LabH
             Curves("norm_of_5_updates", arms=["AdamW"]),
             Gap([("AdamW", "lr=0.004 alpha=2")]),
             EndAgainst("alpha", groups=[("slow", list(cells)[:2]), ("fast", list(cells)[2:])]),
-            HeatMap("lr", "alpha", list(cells), level="AdamW"),
+            HeatMap("lr", "alpha", list(cells), levels=["AdamW"]),
             Scatter("loss", "validation_loss", [("AdamW", ["AdamW"]), ("AdEMAMix", list(cells))]),
         ]
         yield Panel("kinds", arms, show=shows, claims=[_claim("AdamW")])

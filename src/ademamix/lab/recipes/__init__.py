@@ -82,6 +82,31 @@ RECIPES: dict[str, Recipe] = {
     "no-schedules": Recipe(
         "the norm of the updates without schedules for alpha and beta3", ("exploding-norm",), "12 min", trains=True
     ),
+    "sensitivity-alpha-beta3": Recipe("how much alpha and beta3 matter", ("alpha_beta_hyp",), "20 min", trains=True),
+    "sensitivity-warmup": Recipe(
+        "how long alpha and beta3 have to warm up", ("a_b3_warmup_hyp",), "20 min", trains=True
+    ),
+    "no-alpha-schedule": Recipe(
+        "AdEMAMix with and without the schedule of alpha", ("small_alpha_no_sc",), "15 min", trains=True
+    ),
+    "sensitivity-clip-beta1": Recipe(
+        "how much gradient clipping and beta1 matter", ("clip_b1_hyp",), "12 min", trains=True
+    ),
+    "fewer-iterations": Recipe(
+        "the same tokens in fewer, larger steps, with two beta3",
+        ("fewer_iters", "fewer_iters_0999"),
+        "20 min",
+        trains=True,
+    ),
+    "convex-mix": Recipe(
+        "the sum m1 + alpha m2 against a convex mix of the two", ("convex-vs-nconvex",), "30 min", trains=True
+    ),
+    "lion": Recipe("Lion against AdamW", ("lion", "110_hyper_lion"), "20 min", trains=True),
+    "third-ema": Recipe("AdEMAMix with a third average", ("aggmo",), "10 min", trains=True),
+    "beta1-zero": Recipe(
+        "AdEMAMix without its fast average, for several batches", ("b1_0_bs", "b1_0_1300"), "20 min", trains=True
+    ),
+    "mamba": Recipe("AdamW and AdEMAMix on Mamba language models", ("mamba",), "20 min", trains=True),
 }
 
 

@@ -11,11 +11,12 @@ followed, and the 50 steps are not shrunk, since the fast average, which they wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from ademamix.lab.probes import FollowTrainingBatch
 from ademamix.lab.recipes.forgetting import OPTIMIZERS, SOON
 from ademamix.lab.report.kinds import Forgetting
-from ademamix.lab.reproduction.claims import Claim, Quantity, at_step, every, gap, lower, mean_of, ratio
+from ademamix.lab.reproduction.claims import Claim, Quantity, at_step, every, gap, lower, overall, ratio
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting
 
@@ -79,6 +80,6 @@ def _forgotten(label: str, arm: str, steps: Sequence[int], until: int) -> Quanti
     def loss(step: int, after: int) -> Quantity:
         return at_step(arm, step + after, f"loss_on_training_batch_{step}")
 
-    rises = mean_of("rise", *(gap(loss(step, until), loss(step, SOON)) for step in steps))
-    drops = mean_of("drop", *(gap(loss(step, -1), loss(step, SOON)) for step in steps))
+    rises = overall("rise", fmean, [gap(loss(step, until), loss(step, SOON)) for step in steps])
+    drops = overall("drop", fmean, [gap(loss(step, -1), loss(step, SOON)) for step in steps])
     return ratio(label, rises, drops)

@@ -109,12 +109,12 @@ class EndAgainst:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The last loss of a grid of two settings, with the cells framed that are as low as an arm outside of it."""
+    """The last loss of a grid of two settings, framed where it is as low as the lowest of some other arms."""
 
     x: str
     y: str
     arms: Sequence[str]
-    level: str = ""
+    levels: Sequence[str] = ()
 
     def chart(self, title: str, found: Outcome) -> Grid:
         """Return the grid; a pair that was not trained is empty."""
@@ -124,7 +124,8 @@ class HeatMap:
             cells[float(setting_of(run, self.x)), float(setting_of(run, self.y))] = _or_nan(found.arms[name].loss)
         x, y = (sorted({pair[axis] for pair in cells}) for axis in (0, 1))
         values = [[cells.get((column, row), math.nan) for column in x] for row in y]
-        return Grid(title, self.x, self.y, x, y, values, found.arms[self.level].loss if self.level else math.nan)
+        level = min((found.arms[name].loss for name in self.levels), default=math.nan)
+        return Grid(title, self.x, self.y, x, y, values, level)
 
 
 @dataclass(frozen=True)

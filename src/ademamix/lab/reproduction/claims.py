@@ -79,6 +79,22 @@ def highest(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].highest(metric))
 
 
+def largest_rise(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
+    """Return how far a metric of an arm ever rose above its lowest value before: the size of its worst spike."""
+    label = f"{arm}, largest rise of the {metric.replace('_', ' ')}"
+    return Quantity(label, lambda found: found.arms[arm].largest_rise(metric))
+
+
+def overall(label: str, statistic: Callable[[Sequence[float]], float], operands: Iterable[Operand]) -> Quantity:
+    """Return a statistic of several quantities, seed by seed: `min`, or the mean or median of `statistics`."""
+    each = [quantity(operand) for operand in operands]
+    return Quantity(
+        label,
+        lambda found: [statistic(values) for values in zip(*(one.values(found) for one in each), strict=True)],
+        exact=all(one.exact for one in each),
+    )
+
+
 def gap(above: Operand, below: Operand) -> Quantity:
     """Return how much higher one quantity is than another, seed by seed."""
     first, second = quantity(above), quantity(below)
@@ -86,18 +102,6 @@ def gap(above: Operand, below: Operand) -> Quantity:
         f"{first.label} over {second.label}",
         lambda found: [a - b for a, b in zip(*_paired(first, second, found), strict=True)],
         exact=first.exact and second.exact,
-    )
-
-
-def mean_of(label: str, *operands: Operand) -> Quantity:
-    """Return the mean of several quantities, seed by seed."""
-    parts = [quantity(operand) for operand in operands]
-    return Quantity(
-        label,
-        lambda found: [
-            statistics.fmean(values) for values in zip(*(part.values(found) for part in parts), strict=True)
-        ],
-        exact=all(part.exact for part in parts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,19 @@ class TrainedArm(Trained):
         """Return the highest value of a metric, for each seed; infinite where the run diverged."""
         found = zip(self.curves(metric), self.results, strict=True)
         return [math.inf if result.diverged else max(curve.values(), default=math.nan) for curve, result in found]
+
+    def largest_rise(self, metric: str) -> list[float]:
+        """Return how far a metric ever rose above its lowest value before, for each seed; infinite where it diverged.
+
+        Zero: it never rose. NaN: it was not recorded.
+        """
+        found = zip(self.curves(metric), self.results, strict=True)
+        return [math.inf if result.diverged else _largest_rise([*curve.values()]) for curve, result in found]
+
+
+def _largest_rise(values: Sequence[float]) -> float:
+    lowest = itertools.accumulate(values, min)
+    return max((value - low for value, low in zip(values, lowest, strict=True)), default=math.nan)
 
 
 def _value(curve: Mapping[int, float], step: int | None, *, diverged: bool) -> float:

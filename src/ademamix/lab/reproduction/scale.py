@@ -131,6 +131,15 @@ def grid(run: Run, **values: Iterable[Any]) -> dict[str, Run]:
     return runs
 
 
+def named(setting: str, here: float, paper: float) -> str:
+    """Return the name of an arm by the value of a setting here and, where it is another, in the paper.
+
+    >>> named("beta3", 0.99872, 0.9999), named("beta3", 0.9999, 0.9999)
+    ('beta3=0.99872 (paper: 0.9999)', 'beta3=0.9999')
+    """
+    return f"{setting}={here:,}" + (f" (paper: {paper:,})" if here != paper else "")
+
+
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
