@@ -86,15 +86,19 @@ def test_settings_that_all_arms_share_are_stated_once() -> None:
     table = report.table(Comparison(BASE, shown), WIDE)
     assert table.endswith("\nall with weight_decay=0.1")
     assert table.count("weight_decay") == 1
-    assert next(line for line in table.splitlines() if line.startswith("settings")).split() == ["settings", "alpha=8"]
+    assert next(line for line in table.splitlines() if line.startswith("settings")).split() == [
+        "settings",
+        "betas=[0.9,0.99]",
+        "alpha=8",
+    ]
 
 
 def test_six_optimizers_are_rows_of_a_narrow_terminal() -> None:
     names = ("adamw", "ademamix", "convex-mix", "ad3emamix", "aggmo", "lion")
     runs = [arm_of(BASE, defaults.STARTING_POINTS[name]) for name in names]
     shown = [Arm(name, of_seed[1], ADAMW.results, ADAMW.curves) for name, of_seed in arms.plan(runs, [1]).items()]
-    lines = report.table(Comparison(BASE, shown), width=80).splitlines()
-    assert max(map(len, lines)) <= 80
+    lines = report.table(Comparison(BASE, shown), width=90).splitlines()
+    assert max(map(len, lines)) <= 90
     for arm in shown:
         (row,) = (line for line in lines if line.startswith(f"{arm.name.split()[0]} "))
         assert "1.1000" in row
@@ -169,7 +173,7 @@ def test_reasons_are_given_only_where_they_hold() -> None:
     longer = changed(TINY, steps=2500)
     assert "beta3 = 0.99 is the rule for 2,500 steps" in reasons(longer, [theirs, ours])
     assert "rule for" not in reasons(changed(TINY, steps=20), [theirs, ours])
-    assert "best of a sweep" in reasons(defaults.DEFAULT, [theirs, ours])
+    assert "best of a search" in reasons(defaults.DEFAULT, [theirs, ours])
     assert "were not tuned" in reasons(defaults.DEFAULT, [ADAMW.optimizer, ours])
     assert "rule for" not in reasons(longer, [with_settings(total_steps=10**6)])
     assert "rule for" not in reasons(longer, [with_settings(betas=[0.9, 0.99, 0.999])])

@@ -15,16 +15,16 @@ from lab_here import LabHere
 
 KEYS = {
     "smoke": {
-        "AdamW, 20 steps": "9fb3cc64b63dd30c",
-        "AdamW, 40 steps": "c54e9b28e7e3c2e3",
+        "AdamW, 20 steps": "86d6ea026d1d14da",
+        "AdamW, 40 steps": "2511cf078f74981a",
         "AdEMAMix, 20 steps": "8fa822a6d7bdb3d7",
     },
     "laptop": {
-        "AdamW, 20,000 steps": "3ca6dc3b0265332f",
-        "AdamW, 40,000 steps": "3dd73949c7539ee5",
+        "AdamW, 20,000 steps": "61e0d12054fefbf5",
+        "AdamW, 40,000 steps": "bbf7a2b0fbb1303c",
         "AdEMAMix, 20,000 steps": "2ef27f4334033c45",
-        "AdamW, 10,000 steps": "92e939f1a1291947",
-        "AdamW, 20,000 steps (second panel)": "ecc6fae3e5cb5ea3",
+        "AdamW, 10,000 steps": "a87d84e5fbc25498",
+        "AdamW, 20,000 steps (second panel)": "8a09507df4c10682",
         "AdEMAMix, 10,000 steps": "420220a1a121e833",
     },
 }

@@ -58,11 +58,14 @@ def draw(comparison: Comparison) -> Figure:
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.subplots()
     curves = [LossCurve(arm.name, arm.optimizer.name, arm.curve, arm.loss) for arm in comparison.arms]
-    levels = {} if comparison.level is None else {comparison.first.name: comparison.level}
+    longer = comparison.longer_baselines
+    levels = {arm.name: arm.loss for arm in longer}
+    if not longer and comparison.level is not None:
+        levels = {comparison.first.name: comparison.level}
     seeds = f"mean of {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
     loss_chart(f"Same model, same batches, {seeds}", curves, levels, "validation loss").draw(axes)
     saving = [arm for arm in comparison.arms[1:] if (comparison.saved(arm) or 0) > 0]
-    if len(saving) == 1:  # several arrows would cross; the report has the steps
+    if len(saving) == 1 and not longer:  # several arrows would cross; the report has the steps
         _mark_saving(axes, comparison, saving[0])
     return figure
 
