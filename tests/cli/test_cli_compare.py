@@ -22,6 +22,7 @@ def test_compare_trains_shows_and_remembers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "ROUNDS", 2)
+    monkeypatch.setenv("COLUMNS", "160")  # so that no cell is wrapped
     command = ["compare", *SMALL, "--steps", "4", "--out", str(tmp_path), "--tune", "3", "--seeds", "3"]
     assert main(command) == 0
     shown = capsys.readouterr().out
@@ -32,7 +33,7 @@ def test_compare_trains_shows_and_remembers(
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads((folder / "sweep.json").read_text())
     assert {name: {row["beta2"] for row in record["losses"]} for name, record in found.items()} == {
-        name: {0.999} for name in names
+        name: {0.99 if name.startswith("AdamW") else 0.999} for name in names
     }
     report = (folder / "report.txt").read_text()
     assert re.match(r"AdEMAMix in 4 steps ended \d\.\d{4} (below|above) AdamW in 8 steps ", report)

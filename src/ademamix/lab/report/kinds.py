@@ -151,7 +151,7 @@ def setting_of(run: Run, name: str) -> Any:
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
     >>> [setting_of(DEFAULT, name) for name in ("lr", "batch", "beta1", "alpha")]
-    [0.008, 8, 0.9, None]
+    [0.016, 8, 0.9, None]
     """
     if name == "lr":
         return run.optimizer.lr

@@ -101,7 +101,7 @@ def changed(run: Run, **changes: Any) -> Run:
     `beta1` and `beta3` are settings as well, and take the place of those in `betas`.
 
     >>> changed(defaults.DEFAULT, lr=1e-3, steps=500, beta1=0.99).optimizer.described
-    'adamw lr=0.001 weight_decay=0.1 betas=[0.99, 0.999]'
+    'adamw lr=0.001 weight_decay=0.1 betas=[0.99, 0.99]'
     """
     fields = {name: value for name, value in changes.items() if name in Run.model_fields}
     settings = {**run.optimizer.settings, **{name: value for name, value in changes.items() if name not in fields}}
