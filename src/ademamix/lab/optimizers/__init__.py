@@ -34,6 +34,8 @@ class LabOptimizer:
     """The constructor's default betas, if the second is that of squared gradients."""
     takes_beta3: bool = False
     """Whether a run may state `beta3` beside a pair of betas."""
+    has_schedules: bool = False
+    """Whether its steps depend on the length of the run, unless `total_steps` is among its settings."""
 
 
 OPTIMIZERS: dict[str, LabOptimizer] = {
@@ -48,6 +50,7 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         settings={"alpha": 8},
         betas=BETAS,
         takes_beta3=True,
+        has_schedules=True,
     ),
     "adamw-scheduled-beta1": LabOptimizer(
         "ademamix.lab.optimizers.variants:AdamWScheduledBeta1",
@@ -55,6 +58,7 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "AdamW whose beta1 rises like AdEMAMix's beta3",
         lr=1e-3,
         betas=(0.99, 0.999),
+        has_schedules=True,
     ),
     "convex-mix": LabOptimizer(
         "ademamix.lab.optimizers.variants:ConvexMix",
@@ -63,6 +67,7 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         lr=1e-3,
         betas=BETAS,
         takes_beta3=True,
+        has_schedules=True,
     ),
     "ad3emamix": LabOptimizer(
         "ademamix.lab.optimizers.variants:Ad3EMAMix",
@@ -70,6 +75,7 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "AdEMAMix with a third average",
         lr=1e-3,
         betas=(0.9, 0.999, 0.999, 0.9999),
+        has_schedules=True,
     ),
     "aggmo": LabOptimizer(
         "ademamix.lab.optimizers.baselines:AggMo",

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from ademamix.lab.config import FORMAT, ConstantThenLinear, Optimizer, Run
+from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.probes import FollowTrainingBatch, InjectBatch
 from ademamix.lab.runs import checkpoints
 
 if TYPE_CHECKING:
     import torch
-
-HAVE_SCHEDULES = ("ademamix", "convex-mix", "ad3emamix", "adamw-scheduled-beta1")
-"""The optimizers whose steps depend on the length of the run, unless `total_steps` is among their settings."""
 
 
 def changes(run: Run) -> list[int]:
@@ -65,7 +63,7 @@ def key(run: Run, step: int) -> str:
 
 
 def _follows_length(optimizer: Optimizer) -> bool:
-    return optimizer.name in HAVE_SCHEDULES and "total_steps" not in optimizer.settings
+    return OPTIMIZERS[optimizer.name].has_schedules and "total_steps" not in optimizer.settings
 
 
 @dataclass(frozen=True)
