@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ademamix import AdEMAMix
 from ademamix.lab import config, data, models
 from ademamix.lab import train as train_module
-from ademamix.lab.config import ConfigError, Images, Mamba, Optimizer, Run, Text, ViT, read
+from ademamix.lab.config import ConfigError, ConstantThenLinear, Images, Mamba, Optimizer, Run, Text, ViT, read
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.probes import UpdateNorms
 from ademamix.lab.runs import pace
@@ -138,6 +138,27 @@ def test_a_switch_goes_on_with_the_other_optimizer(tmp_path: Path) -> None:
     assert before[-1] != after[-1]
     plain, with_slow = (train(run, Options(tmp_path)).state_bytes for run in (adamw, switched))
     assert plain < with_slow
+
+
+def test_a_phase_brings_its_own_rate_and_schedule(tmp_path: Path) -> None:
+    adamw = changed(TINY, optimizer=Optimizer(name="adamw", lr=1e-2))
+    constant = ConstantThenLinear(kind="constant", warmup=4)
+    phases = {
+        "rate": adamw.then(12, Optimizer(name="adamw", lr=5e-3)),
+        "schedule": adamw.then(12, schedule=constant),
+        "both": adamw.then(12, Optimizer(name="adamw", lr=5e-3), constant),
+    }
+    plain = _rates(adamw, tmp_path)
+    rates = {name: _rates(run, tmp_path) for name, run in phases.items()}
+    for name, found in rates.items():
+        assert {step: found[step] for step in (4, 8, 12)} == {step: plain[step] for step in (4, 8, 12)}, name
+    final, share = 1e-5, (plain[16] - 1e-5) / (1e-2 - 1e-5)  # of the way that the cosine has left
+    assert rates["rate"][16] == pytest.approx(final + (5e-3 - final) * share)
+    assert [rates["schedule"][16], rates["both"][16]] == [1e-2, 5e-3]
+
+
+def _rates(run: Run, out: Path) -> dict[int, float]:
+    return {row["step"]: row["lr"] for row in _rows(run, out) if "lr" in row}
 
 
 def test_a_batch_can_be_followed_and_injected(tmp_path: Path) -> None:
