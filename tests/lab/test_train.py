@@ -172,6 +172,18 @@ def test_a_batch_can_be_followed_and_injected(tmp_path: Path) -> None:
     assert injected[11] < losses[11], "training on the batch lowers the loss on it"
 
 
+def test_a_training_batch_is_followed_from_just_before_it(tmp_path: Path) -> None:
+    probe = {"kind": "follow-training-batch", "step": 8, "every": 3, "until": 14}
+    rows = _rows(changed(TINY, probes=[probe]), tmp_path)
+    losses = {row["step"]: row["loss_on_training_batch_8"] for row in rows if "loss_on_training_batch_8" in row}
+    assert list(losses) == [7, 10, 13]
+    dataset = data.load(TINY.data, model=TINY.model, batch=TINY.batch, seed=0, cache=tmp_path / "data")
+    training = Training(TINY, dataset, "cpu")
+    for _ in range(7):
+        training.advance()
+    assert losses[7] == training.loss_on(dataset.batch(7)), "the batch that the next step trains on"
+
+
 @pytest.mark.parametrize("parameters", ["fp32", "bf16"])
 def test_update_norms_are_those_of_the_change_over_a_span(parameters: str, tmp_path: Path) -> None:
     run = changed(TINY, parameters=parameters)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ademamix.lab import tuning
+from ademamix.lab.comparison import defaults
 from ademamix.lab.comparison.arms import arm_of, plan
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.runs.execution import Options
@@ -134,3 +135,14 @@ def test_a_search_gives_back_runs_with_the_best_choices(tmp_path: Path) -> None:
     }
     assert "AdamW in 48 steps, best: lr=0.008 beta2=0.999" in found.report(100)
     assert found.records()["AdamW in 48 steps"]["run"]["steps"] == 48
+
+
+def test_a_choice_replaces_the_beta2_that_an_optimizer_starts_from() -> None:
+    start = defaults.DEFAULT  # AdamW, which starts from another beta2 than its constructor
+    assert tuning.with_choice(start, tuning.Choice(1e-3, 0.999)).optimizer.settings == {"weight_decay": 0.1}
+    chosen = tuning.with_choice(start, tuning.Choice(1e-3, 0.95)).optimizer.settings
+    assert chosen == {"weight_decay": 0.1, "betas": [0.9, 0.95]}
+    stated = Optimizer(name="adamw", lr=1e-3, settings={"betas": [0.8, 0.9]})
+    assert (
+        tuning.with_choice(start.changed(optimizer=stated), tuning.Choice(2e-3)).optimizer.settings == stated.settings
+    )
