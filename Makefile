@@ -9,15 +9,21 @@ TRITON_INSTALLED := $(TRITON_VENV)/.installed
 WHEELS_VENV := .venv-wheels
 WHEELS_BIN := $(WHEELS_VENV)/bin
 WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
+PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-triton lint check-schemas fuzz bench wheels clean
+.PHONY: demo test test-programs test-triton lint check-schemas fuzz bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
+test-programs: $(INSTALLED)
+	dpkg -s $(PROGRAMS) >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq $(PROGRAMS))
+	ADEMAMIX_TEST_PROGRAMS=1 $(BIN)/python -m pytest -m programs tests $(ARGS)
 
 # The kernels for CUDA, in Triton's interpreter: no GPU, and no C++ core. Triton has an environment of its own, for it
 # takes 0.7 GB that nothing else here needs.

@@ -97,12 +97,16 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(worker, "command", quick)
 
 
+MARKS_TO_ASK_FOR = {"triton": "TRITON_INTERPRET", "programs": "ADEMAMIX_TEST_PROGRAMS"}
+"""Marks of tests that need more than a Python environment, and the variables with which the Makefile asks for them."""
+
+
 def pytest_collection_modifyitems(config, items):
-    """Deselect the tests of Triton kernels outside of Triton's interpreter: `make test-triton` runs them in it.
+    """Deselect the tests that were not asked for; `make test-triton` and `make test-programs` ask.
 
     Not by `-m` in pyproject.toml, which any `-m` of the command line would override.
     """
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        deselected = [item for item in items if item.get_closest_marker("triton")]
-        items[:] = [item for item in items if item not in deselected]
-        config.hook.pytest_deselected(items=deselected)
+    unasked = [mark for mark, variable in MARKS_TO_ASK_FOR.items() if os.environ.get(variable) != "1"]
+    deselected = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    items[:] = [item for item in items if item not in deselected]
+    config.hook.pytest_deselected(items=deselected)
