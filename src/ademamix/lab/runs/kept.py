@@ -59,7 +59,25 @@ class KeptRun:
 def kept_runs(root: Path) -> list[KeptRun]:
     """Return the runs in a folder, those that changed last first."""
     folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-    return sorted(map(_read, folders), key=lambda run: run.changed, reverse=True)
+    return sorted(map(kept_run, folders), key=lambda run: run.changed, reverse=True)
+
+
+def kept_run(path: Path) -> KeptRun:
+    """Return the run in a folder."""
+    files = _files(path)
+    in_use = _in_use(path)
+    config, state = None, "cannot be read: another version may have written it"
+    with contextlib.suppress(ConfigError, OSError, UnicodeError):
+        folder = open_folder(path)
+        config, state = folder.config, _state(folder, in_use)
+    return KeptRun(
+        path=path,
+        config=config,
+        state=state,
+        in_use=in_use,
+        size=sum(stat.st_size for stat in files),
+        changed=max((stat.st_mtime for stat in files), default=0.0),
+    )
 
 
 def remove(run: KeptRun) -> None:
@@ -102,23 +120,6 @@ def age(seconds: float) -> str:
     """
     unit = next((unit for unit, length in AGES.items() if seconds >= 2 * length), "seconds")
     return f"{max(0, seconds) // AGES[unit]:.0f} {unit}"
-
-
-def _read(path: Path) -> KeptRun:
-    files = _files(path)
-    in_use = _in_use(path)
-    config, state = None, "cannot be read: another version may have written it"
-    with contextlib.suppress(ConfigError, OSError, UnicodeError):
-        folder = open_folder(path)
-        config, state = folder.config, _state(folder, in_use)
-    return KeptRun(
-        path=path,
-        config=config,
-        state=state,
-        in_use=in_use,
-        size=sum(stat.st_size for stat in files),
-        changed=max((stat.st_mtime for stat in files), default=0.0),
-    )
 
 
 def _files(path: Path) -> list[os.stat_result]:

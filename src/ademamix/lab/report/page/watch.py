@@ -1,0 +1,35 @@
+"""A page that is written again whenever its source changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ademamix.lab.report.page.layout import html
+from ademamix.lab.report.page.sources import Source
+from ademamix.lab.runs.atomic import write_atomically
+
+SECONDS = 5
+"""Between two looks at the source, and between two reloads of the page."""
+
+
+def save(source: Source, destination: Path, reload: int = 0) -> None:
+    """Write the page; it appears whole or not at all."""
+    write_atomically(destination, html(source.page(), reload))
+
+
+def watch(source: Source, destination: Path, on_write: Callable[[], None]) -> None:
+    """Write the page whenever the source has changed, until Ctrl-C; then once more, as a page that stays as it is."""
+    before: dict[Path, int] = {}
+    try:
+        while True:
+            now = {path: path.stat().st_mtime_ns for path in source.files() if path.exists()}
+            if now and now != before:
+                save(source, destination, reload=SECONDS)
+                on_write()
+                before = now
+            time.sleep(SECONDS)
+    except KeyboardInterrupt:
+        if before:
+            save(source, destination)
