@@ -70,6 +70,7 @@ class Landscape(_Part):
     series: list[Series]
     start: tuple[float, float]
     minimum: tuple[float, float]
+    marked: int = -1
     x_range: tuple[float, float]
     y_range: tuple[float, float]
 

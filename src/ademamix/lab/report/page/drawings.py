@@ -59,12 +59,18 @@ class Drawings:
     def _lines(self, chart: Lines | Landscape) -> dict[str, Any]:
         looks = figures.looks([series.family for series in chart.series])
         logarithmic = chart.logarithmic if isinstance(chart, Lines) else ""
-        series = []
+        series: list[dict[str, Any]] = []
         for each, look in zip(chart.series, looks, strict=True):
             x, y = thinned(each, logarithmic)
-            x_list, y_list = self._list(x, X_DIGITS), self._list(y, Y_DIGITS)
-            series.append({"label": plain(each.label), "x": x_list, "y": y_list, "look": self._look(look)})
-        drawn = {
+            drawn: dict[str, Any] = {
+                "x": self._list(x, X_DIGITS),
+                "y": self._list(y, Y_DIGITS),
+                "look": self._look(look),
+            }
+            if isinstance(chart, Landscape) and -len(each.x) <= chart.marked < len(each.x):
+                drawn["marked"] = [each.x[chart.marked], each.y[chart.marked]]
+            series.append({"label": plain(each.label), **drawn})
+        content = {
             **self._axes(chart),
             "series": series,
             "joined": isinstance(chart, Landscape) or chart.joined,
@@ -73,9 +79,9 @@ class Drawings:
             "yRange": chart.y_range,
         }
         if isinstance(chart, Landscape):
-            return drawn | {"marks": [["start", *chart.start], ["minimum", *chart.minimum]]}
+            return content | {"marks": [["start", *chart.start], ["minimum", *chart.minimum]]}
         levels = {plain(label): level for label, level in chart.levels.items() if level is not None}
-        return drawn | {"levels": [[label, _short(level, Y_DIGITS)] for label, level in levels.items()]}
+        return content | {"levels": [[label, _short(level, Y_DIGITS)] for label, level in levels.items()]}
 
     def _grid(self, chart: Grid) -> dict[str, Any]:
         values = [[_short(value, Y_DIGITS) for value in row] for row in chart.values]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 import ademamix
 from ademamix.lab.report.page import overview
@@ -23,6 +24,9 @@ from ademamix.lab.report.page.settings import environments, in_words, shared_and
 
 LONGEST_OPEN_TABLE = 12
 """Rows; longer tables are folded away."""
+
+SCRIPTS = ("marks.js", "plot.js", "lines.js", "grid.js", "page.js")
+"""Parts of one module, each of which may use the ones before."""
 
 ABOUT_SCALES = {
     "smoke": "Here its experiments ran for seconds, only to see that they work: what was trained shows nothing.",
@@ -122,9 +126,10 @@ class SectionView:
     environments: Sequence[Machine]
 
     @property
-    def notes(self) -> list[str]:
-        """The paragraphs that say how it was done."""
-        return [" ".join(part.split()) for part in self.section.notes.split("\n\n") if part.strip()]
+    def notes(self) -> list[Markup]:
+        """The paragraphs that say how it was done, with names of the code in its own letters."""
+        paragraphs = [" ".join(part.split()) for part in self.section.notes.split("\n\n") if part.strip()]
+        return [Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(each)))) for each in paragraphs]
 
 
 def html(page: Page, reload: int = 0) -> str:
@@ -139,6 +144,7 @@ def html(page: Page, reload: int = 0) -> str:
         views=views,
         claims=claims,
         tally=overview.Tally.of(row.claim for row in claims),
+        main_claim=next((row for row in claims if row.recipe == overview.MAIN and row.claim.source), None),
         findings=overview.findings(page.sections) if page.scale and claims else [],
         missing=page.missing,
         verdicts=overview.VERDICTS,
@@ -147,7 +153,7 @@ def html(page: Page, reload: int = 0) -> str:
         reload=reload,
         drawings=_json(drawings.as_json()),
         style=Markup(_file("page.css")),
-        script=Markup(_file("figures.js") + _file("page.js")),
+        script=Markup("\n".join(map(_file, SCRIPTS))),
     )
 
 
@@ -166,14 +172,14 @@ def _section(section: Section, runs: Path, drawings: Drawings) -> SectionView:
 
 
 @cache
-def _template() -> Any:
+def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_file("page.html"))
 
 
 @cache
 def _file(name: str) -> str:
-    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
+    return (importlib.resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 def _json(content: Mapping[str, Any]) -> Markup:

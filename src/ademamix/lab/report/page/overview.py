@@ -20,6 +20,10 @@ COUNTED: dict[Verdict, tuple[str, str]] = {
 """How the page counts them: one, and several."""
 
 
+MAIN = "lm-comparison"
+"""The recipe of the paper's main claim: the first one that quotes the paper."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A main statement of the paper in plain words, and the recipes that look into it."""
