@@ -5,6 +5,7 @@ for readers who cannot see them.
 from __future__ import annotations
 
 import colorsys
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -123,11 +124,13 @@ def _shape(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], most: int) -> list[
     if count <= most:
         return list(range(count))
     edges = np.linspace(1, count - 1, most - 1).astype(int)
+    sizes = np.diff([*edges, count])
+    means_x, means_y = (np.add.reduceat(axis, edges) / sizes for axis in (x, y))
     kept = [0]
-    for begin, end, after in zip(edges[:-1], edges[1:], [*edges[2:], count], strict=True):
-        last, next_x, next_y = kept[-1], x[end:after].mean(), y[end:after].mean()
+    for bucket, (begin, end) in enumerate(itertools.pairwise(edges)):
+        last, next_x, next_y = kept[-1], means_x[bucket + 1], means_y[bucket + 1]
         areas = abs((x[last] - next_x) * (y[begin:end] - y[last]) - (x[last] - x[begin:end]) * (next_y - y[last]))
-        kept.append(int(begin + np.argmax(areas)))
+        kept.append(int(begin + areas.argmax()))
     return [*kept, count - 1]
 
 
@@ -143,7 +146,7 @@ def in_the_dark(colour: str) -> str:
     """Return a colour that can be seen on black, and is still told from the others.
 
     >>> in_the_dark("#1A1A1A"), in_the_dark("#0072B2")
-    ('#808080', '#40b9ff')
+    ('#808080', '#40baff')
     """
     red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
     hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)

@@ -137,7 +137,7 @@ def html(page: Page, reload: int = 0) -> str:
     drawings = Drawings()
     views = [_section(section, page.runs, drawings) for section in page.sections]
     claims = [row for view in views for panel in view.panels for row in panel.claims]
-    return _template().render(
+    content = _template().render(
         page=page,
         version=ademamix.__version__,
         about_scale=ABOUT_SCALES.get(page.scale, ""),
@@ -155,6 +155,7 @@ def html(page: Page, reload: int = 0) -> str:
         style=Markup(_file("page.css")),
         script=Markup("\n".join(map(_file, SCRIPTS))),
     )
+    return content.lstrip()  # a page begins with its doctype
 
 
 def _section(section: Section, runs: Path, drawings: Drawings) -> SectionView:

@@ -26,9 +26,9 @@ def watch(source: Source, destination: Path, on_write: Callable[[], None]) -> No
         while True:
             now = {path: path.stat().st_mtime_ns for path in source.files() if path.exists()}
             if now and now != before:
+                before = now
                 save(source, destination, reload=SECONDS)
                 on_write()
-                before = now
             time.sleep(SECONDS)
     except KeyboardInterrupt:
         if before:
