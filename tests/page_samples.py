@@ -28,10 +28,10 @@ def claim(text: str, verdict: Verdict = HOLDS, **fields: Any) -> dict[str, Any]:
     }
 
 
-def losses(title: str = "Losses", points: int = 40) -> Lines:
+def losses(title: str = "Losses", points: int = 40, lowest: float = 1.5) -> Lines:
     """A chart of two runs, of which the second diverged halfway."""
     steps = [500.0 * (step + 1) for step in range(points)]
-    falling = [1.5 + 2 / (step + 1) for step in range(points)]
+    falling = [lowest + 2 / (step + 1) for step in range(points)]
     diverged = [loss if step < points // 2 else NAN for step, loss in enumerate(falling)]
     series = [Series("AdamW: 1.5500", steps, falling, "adamw"), Series("AdEMAMix", steps, diverged, "ademamix")]
     return Lines(title, "step", "validation loss", series, y_range=(1.4, 2.6), levels={"AdamW": 1.55})

@@ -91,7 +91,7 @@ def test_every_figure_is_in_words_as_well(tmp_path: Path) -> None:
     assert words[0].startswith(
         "Losses. Line chart, validation loss against step. AdamW: 1.5500: from 3.5 at 500 to 1.55 "
     )
-    assert words[0].endswith(" at 20000; AdEMAMix: from 3.5 at 500 to 1.6 at 10000.")
+    assert words[0].endswith(" to 1.55 at 20000; AdEMAMix: from 3.5 at 500 to 1.6 at 10000.")
     assert words[1].startswith("A grid. Coloured cells, beta3 against alpha. Lowest 1.5 at alpha = 4, beta3 = 0.99; ")
     assert words[1].endswith("highest 1.6 at alpha = 2, beta3 = 0.99; 1 without a finite value.")
     assert words[2] == "Points. Points, β₃ against x. all: from 1e-06 at 1 to 1 at 10."
@@ -133,12 +133,12 @@ def test_long_tables_are_folded(tmp_path: Path) -> None:
 
 
 def test_thirty_recipes_with_long_curves_stay_far_below_five_megabytes(tmp_path: Path) -> None:
-    charts = [plain(losses(f"Chart {number}", points=2000)) for number in range(4)]
     for number in range(30):
+        charts = [plain(losses(points=400, lowest=number + part / 10)) for part in range(6)]  # no two curves are equal
         claims = [claim(f"claim {each}") for each in range(20)]
         write_panels(tmp_path, f"recipe-{number}", panels=[panel(charts=charts, claims=claims)])
     written(tmp_path)
-    assert (tmp_path / "report.html").stat().st_size < 2_000_000
+    assert (tmp_path / "report.html").stat().st_size < 2_500_000
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"recipe": 1}', '{"recipe": "a", "scale": "b", "panels": [{}]}'])
