@@ -99,7 +99,10 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     rest = {name for name in names - modules_in(names) if not name.startswith(info)}
     assert "ademamix/py.typed" in rest
     assert [name for name in rest if re.fullmatch(r"ademamix/_core\.\S+\.(so|pyd)", name)]
-    assert len(rest) == 2
+    assets = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("assets/*")}
+    assert "ademamix/lab/report/page/assets/page.html" in assets
+    assert len(rest - assets) == 2
+    assert assets <= rest
     assert f"{info}/licenses/LICENSE" in names
 
 

@@ -41,8 +41,8 @@ class Page:
 
     title: str
     sections: Sequence[Section]
-    runs: Path
-    """The folder of the runs, for their environments."""
+    runs: Sequence[Path]
+    """The folders in which the runs are, with their environments."""
     command: str
     """What makes the page."""
     scale: str = ""
@@ -158,7 +158,7 @@ def html(page: Page, reload: int = 0) -> str:
     return content.lstrip()  # a page begins with its doctype
 
 
-def _section(section: Section, runs: Path, drawings: Drawings) -> SectionView:
+def _section(section: Section, runs: Sequence[Path], drawings: Drawings) -> SectionView:
     numbered = enumerate(section.claims, start=1)
     panels = [
         PanelView(

@@ -17,11 +17,15 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
     >>> flat({"optimizer": {"lr": 0.01, "settings": {"betas": [0.9, 0.99]}}, "seed": 1})
     {'optimizer.lr': '0.01', 'optimizer.settings.betas': '[0.9, 0.99]', 'seed': '1'}
+    >>> flat({"phases": [{"step": 10}]})
+    {'phases.1.step': '10'}
     """
     found: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and value and all(isinstance(part, Mapping) for part in value):
+            found |= flat({str(number): part for number, part in enumerate(value, start=1)}, f"{prefix}{name}.")
         else:
             found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
     return found
@@ -57,9 +61,10 @@ class Environment:
     runs: int
 
 
-def environments(runs: Path, keys: Iterable[str]) -> list[Environment]:
-    """Return where the runs of these keys were carried out, as far as their folders are there and say so."""
-    found = Counter(words for key in keys for words in _carried_out(runs / key / "environment.json"))
+def environments(folders: Sequence[Path], keys: Iterable[str]) -> list[Environment]:
+    """Return where the runs of these keys were carried out, as far as they are in one of the folders and say so."""
+    files = [folder / key / "environment.json" for key in keys for folder in folders]
+    found = Counter(words for file in files for words in _carried_out(file))
     return [Environment(words, count) for words, count in found.most_common()]
 
 

@@ -46,11 +46,11 @@ class Results:
                 f"there are no results at {self.scale} scale in {str(self.folder)!r}: `ademamix reproduce` makes some, "
                 "--scale and --out choose others, and --runs shows runs"
             )
-        runs = [trained.section("in-progress", map(kept_run, running), self.folder / "runs")] if running else []
+        runs = [trained.section("in-progress", list(map(kept_run, running)))] if running else []
         return Page(
             title=TITLE,
             sections=[*found, *runs],
-            runs=self.folder / "runs",
+            runs=[self.folder / "runs"],
             command=f"ademamix report --scale {self.scale}",
             scale=self.scale,
             missing=reproductions.missing(found),
@@ -80,13 +80,13 @@ class Trained:
         runs, comparisons = self._found()
         sections = [trained.comparison(folder) for folder in comparisons]
         if runs:
-            sections.append(trained.section("runs", map(kept_run, runs), self.folder / "runs"))
+            sections.append(trained.section("runs", list(map(kept_run, runs))))
         counts = {"run": len(runs), "comparison": len(comparisons)}
         lead = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
         return Page(
             title="Runs of the lab",
             sections=sections,
-            runs=self.folder / "runs",
+            runs=sorted({run.parent for run in runs}),
             command=" ".join(["ademamix report --runs", *self.names]),
             lead=f"{lead}, with curves and settings.",
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from ademamix.lab.config import Run
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.report.charts import Lines, Series, jsonable, plain
 from ademamix.lab.report.losses import LossCurve, ending, loss_chart
-from ademamix.lab.report.page.content import Arm, Panel, Section, Table
+from ademamix.lab.report.page.content import Panel, Section
 from ademamix.lab.report.page.settings import in_words, shared_and_own
 from ademamix.lab.runs.kept import KeptRun
 from ademamix.lab.runs.record import RunError, open_folder
@@ -22,24 +24,52 @@ VALIDATION_LOSS = "validation_loss"
 MOST_CURVES = 12
 """Of a figure; of more runs the page shows the validation losses only."""
 
+LONGEST_LABEL = 80
+"""Characters; a run that takes more to tell from the others has its key for a label."""
+
 COMPARISON = "compare.json"
 
 
-def section(name: str, kept: Iterable[KeptRun], place: Path) -> Section:
+@dataclass(frozen=True)
+class _Labelled:
+    """A run, with a label that tells it from those beside it."""
+
+    label: str
+    kept: KeptRun
+    config: Run
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Its config, without defaults."""
+        return self.config.model_dump(mode="json", exclude_defaults=True)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """What it has recorded; nothing if that is damaged, which its state says."""
+        try:
+            return open_folder(self.kept.path).metrics()
+        except RunError:
+            return []
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Return a metric by step."""
+        return {row["step"]: row[metric] for row in self.rows if metric in row}
+
+
+def section(name: str, runs: Sequence[KeptRun]) -> Section:
     """Return the curves of runs, with a panel for each model and data: only those losses can be compared."""
-    runs = list(kept)
-    groups: dict[str, list[KeptRun]] = {}
+    groups: dict[str, list[tuple[KeptRun, Run]]] = {}
     for run in runs:
         if run.config is not None:
-            groups.setdefault(_task(run.config), []).append(run)
+            groups.setdefault(_task(run.config), []).append((run, run.config))
     unread = [run.key for run in runs if run.config is None]
-    notes = f"Cannot be read, since another version may have written them: {', '.join(unread)}." if unread else ""
+    places = dict.fromkeys(str(run.path.parent) for run in runs)
     return Section(
         name=name,
-        summary=f"{len(runs)} run{'s' if len(runs) != 1 else ''} in {place}",
-        panels=[_runs_panel(task, members) for task, members in groups.items()],
-        commands=[f"ademamix train --config {place}/KEY/config.json"],
-        notes=notes,
+        summary=f"{len(runs)} run{'s' if len(runs) != 1 else ''} in {', '.join(places)}",
+        panels=[_panel(task, _labelled(members)) for task, members in groups.items()],
+        commands=[f"ademamix train --config {place}/KEY/config.json" for place in places],
+        notes=f"Cannot be read, since another version may have written them: {', '.join(unread)}." if unread else "",
     )
 
 
@@ -49,62 +79,51 @@ def _task(run: Run) -> str:
     return f"{model} on {run.data.source}"
 
 
-def _runs_panel(title: str, runs: Sequence[KeptRun]) -> Panel:
-    configs = [run.config.model_dump(mode="json", exclude_defaults=True) for run in runs if run.config is not None]
-    _, own = shared_and_own(configs)
-    labels = [in_words(settings) for settings in own]
-    labels = [label if labels.count(label) == 1 and label else run.key for label, run in zip(labels, runs, strict=True)]
-    rows = {label: _rows(run) for label, run in zip(labels, runs, strict=True)}
-    optimizers = {label: config["optimizer"]["name"] for label, config in zip(labels, configs, strict=True)}
-    charts = [_losses(rows, optimizers)]
+def _labelled(members: Sequence[tuple[KeptRun, Run]]) -> list[_Labelled]:
+    """Give each run what differs for a label, or its key if that is long or no difference."""
+    _, own = shared_and_own([config.model_dump(mode="json", exclude_defaults=True) for _, config in members])
+    words = [in_words(settings) for settings in own]
+    fit = [0 < len(label) <= LONGEST_LABEL and words.count(label) == 1 for label in words]
+    return [
+        _Labelled(label if fits else run.key, run, config)
+        for label, fits, (run, config) in zip(words, fit, members, strict=True)
+    ]
+
+
+def _panel(title: str, runs: Sequence[_Labelled]) -> Panel:
+    charts = [_losses(runs)]
     if len(runs) <= MOST_CURVES:
-        metrics = dict.fromkeys(name for of_run in rows.values() for row in of_run for name in row)
-        charts += [_curves(rows, optimizers, name) for name in metrics if name not in ("step", VALIDATION_LOSS)]
-    return Panel.model_validate(
-        {
-            "title": title,
-            "charts": [plain(chart) for chart in charts if any(series.x for series in chart.series)],
-            "tables": [
-                Table(
-                    header=["run", "state", "key"],
-                    rows=[[label, run.state, run.key] for label, run in zip(labels, runs, strict=True)],
-                )
-            ],
-            "arms": {
-                label: Arm(run=config, keys={str(config.get("seed", 0)): run.key})
-                for label, config, run in zip(labels, configs, runs, strict=True)
-            },
-        }
-    )
+        metrics = dict.fromkeys(name for run in runs for row in run.rows for name in row)
+        charts += [_curves(runs, metric) for metric in metrics if metric not in ("step", VALIDATION_LOSS)]
+    content = {
+        "title": title,
+        "charts": [plain(chart) for chart in charts if chart.series],
+        "tables": [
+            {"header": ["run", "state", "key"], "rows": [[run.label, run.kept.state, run.kept.key] for run in runs]}
+        ],
+        "arms": {run.label: {"run": run.settings, "keys": {str(run.config.seed): run.kept.key}} for run in runs},
+    }
+    return Panel.model_validate(content)
 
 
-def _rows(run: KeptRun) -> list[dict[str, Any]]:
-    try:
-        return open_folder(run.path).metrics()
-    except RunError:  # its row of the table says that it is damaged
-        return []
-
-
-def _by_step(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
-    return {row["step"]: row[metric] for row in rows if metric in row}
-
-
-def _losses(rows: Mapping[str, Sequence[Mapping[str, Any]]], optimizers: Mapping[str, str]) -> Lines:
-    curves = [(label, _by_step(of_run, VALIDATION_LOSS)) for label, of_run in rows.items()]
-    ends = [LossCurve(label, optimizers[label], curve, _last(curve)) for label, curve in curves if curve]
+def _losses(runs: Sequence[_Labelled]) -> Lines:
+    curves = [(run, run.curve(VALIDATION_LOSS)) for run in runs]
+    ends = [
+        LossCurve(run.label, run.config.optimizer.name, curve, list(curve.values())[-1])
+        for run, curve in curves
+        if curve
+    ]
     return loss_chart("Validation loss", ends, {}, "validation loss")
 
 
-def _last(curve: Mapping[int, float]) -> float:
-    return list(curve.values())[-1]
-
-
-def _curves(rows: Mapping[str, Sequence[Mapping[str, Any]]], optimizers: Mapping[str, str], metric: str) -> Lines:
+def _curves(runs: Sequence[_Labelled], metric: str) -> Lines:
     name = metric.replace("_", " ")
-    series = []
-    for label, of_run in rows.items():
-        if curve := _by_step(of_run, metric):
-            series.append(Series.of(label, list(curve), list(curve.values()), optimizers[label]))
+    curves = [(run, run.curve(metric)) for run in runs]
+    series = [
+        Series.of(run.label, list(curve), list(curve.values()), run.config.optimizer.name)
+        for run, curve in curves
+        if curve
+    ]
     return Lines(name.capitalize(), "step", name, series)
 
 

@@ -1,5 +1,5 @@
 // Curves, points and paths: with values where the pointer is, and enlarged where it is dragged.
-const NEAR = 45; // pixels from the pointer within which a point is found
+const NEAR = 120; // pixels from the pointer within which a point is found
 const MARKS = 10; // on a line, about
 
 class Lines extends Plot {
@@ -163,12 +163,12 @@ class Lines extends Plot {
     const [number, place] = active, series = this.series[number];
     const px = series.px[place], py = series.py[place];
     marker(series.look, px, py, this.over, 5);
-    const lines = [`${series.label}: ${written(series.y[place])}`, `${this.chart.xLabel}: ${written(series.x[place])}`];
+    const lines = [`${written(series.y[place])} · ${series.label}`, `${this.chart.xLabel}: ${written(series.x[place])}`];
     if (this.chart.kind === "lines" && this.chart.joined) {
       const others = this.series.filter((other) => other !== series && other.shown).slice(0, 8);
       for (const other of others) {
         const same = other.x.indexOf(series.x[place]);
-        if (same >= 0) lines.push(`${other.label}: ${written(other.y[same])}`);
+        if (same >= 0) lines.push(`${written(other.y[same])} · ${other.label}`);
       }
     }
     this.say(lines, px, py);

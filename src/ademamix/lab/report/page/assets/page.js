@@ -1,4 +1,4 @@
-// The filter of the claims, folded parts on paper, and a page that loads itself again while runs continue.
+// The filter of the claims, and a page that loads itself again while runs continue.
 const form = document.getElementById("filter");
 if (form) {
   const rows = [...document.querySelectorAll("table.claims tbody tr")];
@@ -31,13 +31,6 @@ if (form) {
   apply(); // a browser may have kept the fields from before
   window.addEventListener("pageshow", apply);
 }
-
-let opened = [];
-window.addEventListener("beforeprint", () => {
-  opened = [...document.querySelectorAll("details:not([open])")];
-  opened.forEach((part) => (part.open = true));
-});
-window.addEventListener("afterprint", () => opened.forEach((part) => (part.open = false)));
 
 const reloading = document.getElementById("reloading");
 const seconds = Number(reloading.dataset.seconds);
