@@ -86,5 +86,5 @@ def test_ctrl_c_ends_watching(tmp_path: Path) -> None:
         assert 'data-seconds="5"' in (tmp_path / "report.html").read_text(encoding="utf-8")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (0, "\nademamix: stopping\n")
     assert 'data-seconds="0"' in (tmp_path / "report.html").read_text(encoding="utf-8")

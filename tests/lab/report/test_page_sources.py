@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_watched_page_follows_its_results(tmp_path: Path, monkeypatch: pytest.
     def on_write() -> None:
         seen.append(Read((tmp_path / "page.html").read_text(encoding="utf-8")))
         if len(seen) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         write_panels(tmp_path, "forgetting", panels=[panel(claims=[claim("a new claim")])])
 
     write_panels(tmp_path)
@@ -131,7 +132,7 @@ def test_a_page_reloads_itself_until_watching_ends(tmp_path: Path) -> None:
 
     def on_write() -> None:
         assert seconds() == "5"
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     write_panels(tmp_path)
     watch.watch(Results(tmp_path, "laptop"), tmp_path / "page.html", on_write)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ademamix.lab.report.page.layout import html
 from ademamix.lab.report.page.sources import Source
 from ademamix.lab.runs.atomic import write_atomically
+from ademamix.lab.runs.interrupt import asked_to_stop
 
 SECONDS = 5
 """Between two looks at the source, and between two reloads of the page."""
@@ -22,14 +22,13 @@ def save(source: Source, destination: Path, reload: int = 0) -> None:
 def watch(source: Source, destination: Path, on_write: Callable[[], None]) -> None:
     """Write the page whenever the source has changed, until Ctrl-C; then once more, as a page that stays as it is."""
     before: dict[Path, int] = {}
-    try:
-        while True:
+    with asked_to_stop() as stop:
+        while not stop.is_set():
             now = {path: path.stat().st_mtime_ns for path in source.files() if path.exists()}
             if now and now != before:
-                before = now
                 save(source, destination, reload=SECONDS)
                 on_write()
-            time.sleep(SECONDS)
-    except KeyboardInterrupt:
-        if before:
-            save(source, destination)
+                before = now
+            stop.wait(SECONDS)
+    if before and source.files():
+        save(source, destination)
