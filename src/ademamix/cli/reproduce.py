@@ -126,7 +126,8 @@ def _run(options: argparse.Namespace) -> int:
         if not names or options.dry_run:
             return 0
         if len(names) == 1:
-            parts = engine.reproduce(*names, at, several.folder_of(*names, at.name, options.out), lab)
+            (name,) = names
+            parts = engine.reproduce(name, at, several.folder_of(name, at.name, options.out), lab)
         else:
             parts = several.reproduce_several(names, at, options.out, lab)
         for number, part in enumerate(parts):
