@@ -26,8 +26,10 @@ from ademamix.lab.reproduction.claims import (
     measured,
     ordered,
     overall,
+    part,
     ratio,
     roughness,
+    smoothed,
     some,
     trains,
     within,
@@ -187,6 +189,8 @@ def test_ratios_are_quantities() -> None:
     assert (by_zero.verdict, by_zero.reason) == (OPEN, "There are no numbers to compare share and 1 by.")
     assert overall("mean", statistics.fmean, [1.0, 2.0]).exact
     assert not ratio("share", "a", 2.0).exact
+    assert part(0.5, "b").values(found) == [1.5, 0.0]
+    assert part(0.1, measured("whole", 2.0)).exact
 
 
 def test_statistics_of_several_are_quantities() -> None:
@@ -212,6 +216,9 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert largest_rise("a", "norm").values(found) == [2.0, INF]
     assert math.isnan(largest_rise("a", "unknown").values(found)[0])
     assert roughness("a", "norm").values(found) == [1.5, INF]
+    assert smoothed("a", 20, 20, "norm").values(found) == [6.0, 7.0]
+    assert smoothed("a", 45, 20, "norm").values(found) == [6.0, INF]
+    assert math.isnan(smoothed("a", 5, 5, "norm").values(found)[0])
     assert math.isnan(roughness("a", "unknown").values(found)[0])
     unknown = lower(last("a", "unknown"), "a")(found)
     assert (unknown.verdict, unknown.reason) == (OPEN, "There are no numbers to compare a, unknown and a by.")

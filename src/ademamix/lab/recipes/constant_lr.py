@@ -72,7 +72,7 @@ def _claims(lm: Setting, ends: list[tuple[int, int]]) -> Iterator[Claim]:
 
     def lead(method: str, step: int) -> Quantity:
         ours, theirs = (_name(each, STARTS[0], DECAYS[0]) for each in (method, adamw))
-        return gap(smoothed(theirs, lm.steps(step)), smoothed(ours, lm.steps(step)))
+        return gap(*(smoothed(arm, lm.steps(step), lm.base.steps // 10) for arm in (theirs, ours)))
 
     yield Claim(
         "The gap between AdamW and AdEMAMix increases at first",

@@ -7,11 +7,9 @@ shortest runs are compared with the longest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ademamix.lab.config import Run
 from ademamix.lab.report.kinds import Curves, EndAgainst
-from ademamix.lab.reproduction.claims import Check, Claim, Quantity, every, gap, lower, ordered, overall
+from ademamix.lab.reproduction.claims import Check, Claim, Quantity, every, gap, lower, ordered, part
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting, changed
 
@@ -92,7 +90,7 @@ def _of_a_smaller_beta3(adamw: Arms, slow: Arms, fast: Arms) -> list[Claim]:
     return [
         Claim(
             "A smaller beta3 mostly alleviates the harm of few iterations: less than half of it is left",
-            lower(_harm(fast), overall("half of the harm with the larger beta3", _half_of_it, [_harm(slow)])),
+            lower(_harm(fast), part(0.5, _harm(slow))),
         ),
         Claim(
             "The smaller beta3 is better at few iterations",
@@ -107,11 +105,6 @@ def _of_a_smaller_beta3(adamw: Arms, slow: Arms, fast: Arms) -> list[Claim]:
             ordered(*(gap(adamw[steps], fast[steps]) for steps in fast)),
         ),
     ]
-
-
-def _half_of_it(values: Sequence[float]) -> float:
-    (value,) = values
-    return value / 2
 
 
 def _fewest_is_highest(arms: Arms) -> Check:

@@ -76,10 +76,10 @@ def at_step(arm: str, step: int, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].values(metric, step))
 
 
-def smoothed(arm: str, step: int, metric: str = VALIDATION_LOSS) -> Quantity:
-    """Return the mean of a metric of an arm over the tenth of the run up to a step: one validation is noisy."""
-    label = f"{arm}, {metric.replace('_', ' ')} in the tenth of the run up to step {step:,}"
-    return Quantity(label, lambda found: found.arms[arm].smoothed(metric, step))
+def smoothed(arm: str, step: int, over: int, metric: str = VALIDATION_LOSS) -> Quantity:
+    """Return the mean of a metric of an arm over so many steps up to a step: single values are noisy."""
+    label = f"{arm}, mean {metric.replace('_', ' ')} in the {over:,} steps to {step:,}"
+    return Quantity(label, lambda found: found.arms[arm].smoothed(metric, step, over))
 
 
 def highest(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
@@ -128,6 +128,15 @@ def ratio(label: str, above: Operand, below: Operand) -> Quantity:
         label,
         lambda found: [a / b if b else math.nan for a, b in zip(*_paired(first, second, found), strict=True)],
         exact=first.exact and second.exact,
+    )
+
+
+def part(fraction: float, operand: Operand) -> Quantity:
+    """Return a fraction of a quantity: to be below a tenth of another needs no division by what may be close to 0."""
+    whole = quantity(operand)
+    values = whole.values
+    return Quantity(
+        f"{fraction:g} of {whole.label}", lambda found: [fraction * each for each in values(found)], whole.exact
     )
 
 

@@ -45,12 +45,12 @@ class TrainedArm(Trained):
         found = zip(self.curves(metric), self.results, strict=True)
         return [_value(curve, step, diverged=result.diverged) for curve, result in found]
 
-    def smoothed(self, metric: str, step: int) -> list[float]:
-        """Return the mean of a metric over the tenth of the run up to a step, for each seed; NaN: it was not recorded.
+    def smoothed(self, metric: str, step: int, over: int) -> list[float]:
+        """Return the mean of a metric over so many steps up to a step, for each seed; NaN: it was not recorded.
 
         Infinite where the run had diverged by then.
         """
-        start = step - self.run.steps // 10
+        start = step - over
         curves = [{at: value for at, value in curve.items() if start < at <= step} for curve in self.curves(metric)]
         ends = self.values(metric, step)
         return [
