@@ -34,7 +34,9 @@ from ademamix.lab.reproduction.claims import (
     trains,
     within,
 )
+from ademamix.lab.reproduction.finished import arms_table
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
+from ademamix.lab.reproduction.panel import Panel
 from ademamix.lab.runs.record import RunFolder
 from lab_runs import TINY, result
 
@@ -242,3 +244,7 @@ def test_an_arm_that_never_recovers_breaks_down(tmp_path: Path) -> None:
     verdicts = {name: (breaks_down(name)(found).verdict, trains(name)(found).verdict) for name in list(arms)[1:]}
     broken, sound, undecided = (HOLDS, FAILS), (FAILS, HOLDS), (OPEN, OPEN)
     assert verdicts == {"spoilt": broken, "fine": sound, "between": undecided, "gone": broken}
+    marked = {row[0]: row[-2:] for row in arms_table(Panel("Broken", baseline="AdamW"), found).rows}
+    assert marked["spoilt"] == ["2.5000 (broke down)"] * 2
+    assert marked["fine"] == ["1.5000"] * 2
+    assert marked["gone"] == ["diverged"] * 2
