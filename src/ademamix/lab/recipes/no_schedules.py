@@ -45,7 +45,7 @@ def plan(at: Scale) -> Panels:
                 "the beginning of training",
             ),
             Claim(
-                "Without schedules AdEMAMix diverges or fails to recover and improve upon AdamW",
+                "Without schedules AdEMAMix diverges or fails to recover and improve upon AdamW, by 0.01 or more",
                 every(*(as_low_as("AdamW", arm) for arm in unscheduled)),
             ),
             Claim("With schedules AdEMAMix improves upon AdamW", lower(SCHEDULED, "AdamW")),

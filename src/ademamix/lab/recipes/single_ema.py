@@ -68,7 +68,8 @@ def _claims(betas: Sequence[float]) -> Iterator[Claim]:
     constant, scheduled = [*map(_name, betas)], [*map(_scheduled, betas)]
     too_large = [beta1 for beta1 in betas if beta1 > 0.999]
     yield Claim(
-        "No larger beta1 improves upon the AdamW baseline", every(*(as_low_as("AdamW", arm) for arm in constant))
+        "No larger beta1 improves upon the AdamW baseline, by 0.01 or more",
+        every(*(as_low_as("AdamW", arm) for arm in constant)),
     )
     yield Claim(
         "AdamW breaks down for beta1 > 0.999",
@@ -81,7 +82,7 @@ def _claims(betas: Sequence[float]) -> Iterator[Claim]:
         source="in (b) we add a scheduler on beta1. While this prevents divergence, ...",
     )
     yield Claim(
-        "With the scheduler too, no larger beta1 outperforms the baseline",
+        "With the scheduler too, no larger beta1 outperforms the baseline, by 0.01 or more",
         every(*(as_low_as("AdamW", arm) for arm in scheduled)),
     )
     yield Claim("With the scheduler the final loss is getting worse as beta1 increases", ordered("AdamW", *scheduled))

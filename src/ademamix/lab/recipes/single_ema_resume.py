@@ -36,11 +36,11 @@ def plan(at: Scale) -> Panels:
         show=[Curves(arms=["AdamW", *at_once, SWITCHED]), Curves(arms=["AdamW", *rising, SWITCHED])],
         claims=[
             Claim(
-                "Resuming AdamW with a larger beta1 brings no gain over the baseline",
+                "Resuming AdamW with a larger beta1 brings no gain of 0.01 over the baseline",
                 every(*(as_low_as("AdamW", arm) for arm in at_once)),
             ),
             Claim(
-                "With a scheduler over beta1 there is no gain over the baseline either",
+                "With a scheduler over beta1 there is no gain of 0.01 over the baseline either",
                 every(*(as_low_as("AdamW", arm) for arm in rising)),
             ),
             Claim(
