@@ -46,7 +46,7 @@ def plan(at: Scale) -> Panels:
             Claim(
                 "Unlike a larger beta1, a switch to AdEMAMix outperforms the baseline, and each of them",
                 every(*(lower(SWITCHED, arm) for arm in ("AdamW", *at_once, *rising))),
-                source="unlike when using AdEMAMix, none of those experiments outperform the baseline",
+                source="Here again---unlike when using AdEMAMix---none of those experiments outperform the baseline",
             ),
         ],
         caption=f"beta1 changes at step {lm.steps(SWITCH):,}, (a) at once, (b) over {lm.steps(WARMUP):,} steps. "
