@@ -159,7 +159,13 @@ def test_an_order_is_decided_by_its_ends_unless_neighbours_contradict() -> None:
     assert ordered("b", "a")(found).verdict == OPEN
     contradicted = ordered("a", "c", "d")(found)
     assert contradicted.verdict == FAILS
-    assert contradicted.reason.startswith("c is 0.1033 above d")
+    assert contradicted.reason.startswith("d is 0.1033 below c")
+
+
+def test_two_that_diverged_do_not_contradict_an_order() -> None:
+    found = outcome(a=[1.0, 1.1], b=[INF, INF], c=[INF, INF])
+    assert ordered("a", "b", "c")(found).verdict == HOLDS
+    assert ordered("b", "c")(found).verdict == FAILS
 
 
 def test_few_seeds_need_more_standard_errors() -> None:

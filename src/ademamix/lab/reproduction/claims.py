@@ -211,13 +211,12 @@ def ordered(*operands: Operand) -> Check:
     Neighbours may be too close for the seeds to tell them apart; where each must be above the last, say so by `every`.
     """
     ends = lower(operands[0], operands[-1])
-    neighbours = [lower(below, above) for below, above in itertools.pairwise(operands)]
+    reversals = [lower(later, earlier) for earlier, later in itertools.pairwise(operands)]
 
     def decide(found: Outcome) -> Decision:
-        decisions = [check(found) for check in neighbours]
-        against = [decision for decision in decisions if decision.verdict == FAILS]
-        deciding = against or [ends(found)]
-        return _together(deciding[0].verdict, deciding, decisions)
+        decisions, whole = [check(found) for check in reversals], ends(found)
+        against = [decision for decision in decisions if decision.verdict == HOLDS]
+        return _together(FAILS if against else whole.verdict, against or [whole], [whole, *decisions])
 
     return decide
 
