@@ -20,6 +20,10 @@ from ademamix.lab.runs.record import Result, RunFolder
 
 SMOOTHED_OVER = 10
 """Curves are smoothed over a tenth of the run: one lucky validation must not decide."""
+STANDARD_ERRORS = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02}
+"""How far from zero a mean over so many seeds has to be: quantiles of Student's t, 5% in each direction. A spread that
+few seeds show is itself uncertain: over three of them, two standard errors are exceeded by chance in 9% of the cases on
+either side. From seven seeds on it is two, a little more than the quantile."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,25 @@ class Difference:
         return sum(difference < 0 for difference in self.by_seed)
 
     @property
+    def uncertainty(self) -> float:
+        """How far the mean may be off by chance: its standard error times that of `STANDARD_ERRORS`.
+
+        >>> round(Difference([-0.05, -0.04, -0.06]).uncertainty, 4), Difference([-0.05]).uncertainty
+        (0.0169, inf)
+        """
+        if self.spread is None:
+            return math.inf
+        seeds = len(self.by_seed)
+        return STANDARD_ERRORS.get(seeds, 2.0) * self.spread / math.sqrt(seeds)
+
+    @property
     def may_be_chance(self) -> bool:
-        """Whether the mean is within two of its standard errors of zero, or there is a single seed.
+        """Whether the mean is no farther from zero than its uncertainty; always for a single seed.
 
         >>> Difference([-0.05, -0.04, -0.06]).may_be_chance, Difference([-0.082, 0.006, -0.019]).may_be_chance
         (False, True)
         """
-        return self.spread is None or abs(self.mean) <= 2 * self.spread / math.sqrt(len(self.by_seed))
+        return abs(self.mean) <= self.uncertainty
 
 
 @dataclass(frozen=True)
