@@ -38,12 +38,12 @@ def test_a_run_comes_back_from_its_record(archived: Path) -> None:
     trained, back = RunFolder(archived / "trained" / "runs", FOLLOWED), restored(archived)
     assert back.result() is not None
     for name, value in vars(trained.result()).items():
-        assert getattr(back.result(), name) == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+        assert getattr(back.result(), name) == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
     assert back.read_json("environment.json") == trained.read_json("environment.json")
-    rows = [row for row in trained.metrics() if "validation_loss" in row or "norm_of_6_updates" in row]
-    assert len(rows) == 6  # steps 6, 8, 12, 16, 18 and 24
+    rows = [{name: row[name] for name in row if name not in ("lr", "gradient_norm")} for row in trained.metrics()]
+    assert [row["step"] for row in rows] == [4, 6, 8, 12, 16, 18, 20, 24]
     for row, kept in zip(rows, back.metrics(), strict=True):
-        assert kept == {name: pytest.approx(row[name], rel=1e-6) for name in row if name not in ("lr", "gradient_norm")}
+        assert kept == {name: pytest.approx(value, rel=1e-5) for name, value in row.items()}
     assert train(FOLLOWED, Options(archived / "trained")).steps == 24
 
 

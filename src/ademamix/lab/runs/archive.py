@@ -1,14 +1,15 @@
 """Small records of finished runs, one JSON file for each: what is committed, and what results can be shown from again.
 
-A record has the config of a run, its result, its environment, and what was recorded at validations and by probes, to
-seven digits. The model, and the training loss in between, are not in it.
+A record has the config of a run, its result, its environment, and what was recorded during it, to six digits. The
+model, the learning rate and the norms of the gradients are not in it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,6 @@ from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 LEFT_OUT = {"step", "lr", "gradient_norm"}
-ROUTINE = LEFT_OUT | {"loss"}
-"""What nearly every step records: a row of nothing else is left out."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,13 @@ class Archive:
             return
         metrics: dict[str, dict[int, float | None]] = {}
         for row in run.metrics():
-            for name in row.keys() - LEFT_OUT if row.keys() - ROUTINE else ():
+            for name in row.keys() - LEFT_OUT:
                 metrics.setdefault(name, {})[row["step"]] = _short(row[name])
         record = {
             "run": run.config.model_dump(mode="json", exclude_defaults=True),
             "result": {name: _short(value) for name, value in asdict(result).items()},
             "environment": run.read_json(environment.FILE),
-            "metrics": dict(sorted(metrics.items())),
+            "metrics": {name: _column(metrics[name]) for name in sorted(metrics)},
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record) + "\n")
@@ -70,7 +69,8 @@ class Archive:
             if read(Run, json.dumps(record["run"])).key != run.key:
                 raise ValueError("it is that of another run")
             Result(**_with_nan(record["result"]))
-            record["environment"]["data"], record["metrics"].items()
+            record["environment"]["data"]
+            record["metrics"] = {name: _by_step(column) for name, column in record["metrics"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
             raise RunError(f"the record {str(path)!r} is damaged ({error}): restore it, or remove it") from error
         return record
@@ -80,7 +80,7 @@ def _lay(folder: RunFolder, record: dict[str, Any]) -> None:
     rows: dict[int, dict[str, Any]] = {}
     for name, by_step in record["metrics"].items():
         for step, value in by_step.items():
-            rows.setdefault(int(step), {"step": int(step)})[name] = value
+            rows.setdefault(step, {"step": step})[name] = value
     with folder.locked():
         if folder.result() is not None:  # the process that held the folder has finished the run
             return
@@ -92,13 +92,38 @@ def _lay(folder: RunFolder, record: dict[str, Any]) -> None:
         folder.write_result(Result(**_with_nan(record["result"])))
 
 
+def _column(by_step: Mapping[int, float | None]) -> dict[str, Any]:
+    """Return the values of a metric with their steps: all, or the first and the distance if they are regular.
+
+    >>> _column({10: 2.5, 20: 2.0, 30: None})
+    {'first': 10, 'every': 10, 'values': [2.5, 2.0, None]}
+    >>> _column({10: 2.5, 15: 2.0, 30: 1.5})
+    {'steps': [10, 15, 30], 'values': [2.5, 2.0, 1.5]}
+    """
+    steps, values = list(by_step), list(by_step.values())
+    every = {later - earlier for earlier, later in itertools.pairwise(steps)}
+    if len(every) == 1:
+        return {"first": steps[0], "every": every.pop(), "values": values}
+    return {"steps": steps, "values": values}
+
+
+def _by_step(column: Mapping[str, Any]) -> dict[int, float | None]:
+    """Return what :func:`_column` has written down.
+
+    >>> _by_step({"first": 10, "every": 10, "values": [2.5, 2.0, None]})
+    {10: 2.5, 20: 2.0, 30: None}
+    """
+    steps = column["steps"] if "steps" in column else itertools.count(column["first"], column["every"])
+    return dict(zip(steps, column["values"], strict=False))
+
+
 def _with_nan(result: dict[str, Any]) -> dict[str, Any]:
     loss = result["validation_loss"]
     return {**result, "validation_loss": math.nan if loss is None else loss}
 
 
 def _short(value: Any) -> Any:
-    """Return a number to seven digits, and null for one that is not finite."""
+    """Return a number to six digits, and null for one that is not finite."""
     if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
