@@ -2,6 +2,7 @@
 
 Runs that are carried out one after another find the machine in another state each. Here they take their steps in turns,
 in one process with one thread, and the one that begins is drawn anew in every round; each counts with its fastest step.
+On a CPU that is processor time: what other processes take meanwhile does not count.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import gc
 import math
 import random
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,35 +53,37 @@ class Costs(NamedTuple):
         return self.second.seconds / self.first.seconds - 1
 
 
-def measure(first: Run, second: Run, rounds: int, device: str = "cpu") -> Costs:
+def measure(first: Run, second: Run, rounds: int, cache: Path, device: str = "cpu") -> Costs:
     """Return what two runs of one model on the same data cost, from `rounds` timed steps of each.
 
+    >>> import tempfile
     >>> from ademamix.lab.reproduction.scale import SCALES
     >>> smoke = SCALES["smoke"].lm("110m")
-    >>> costs = measure(smoke.run("adamw"), smoke.run("ademamix"), rounds=2)
+    >>> with tempfile.TemporaryDirectory() as cache:
+    ...     costs = measure(smoke.run("adamw"), smoke.run("ademamix"), rounds=2, cache=Path(cache))
     >>> [round(cost.state_bytes / cost.parameters) for cost in costs]
     [8, 12]
     """
+    data = load(first.data, model=first.model, batch=first.batch, seed=first.seed, cache=cache)
+    trainings = [Training(run, data, device) for run in (first, second)]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()
     gc.disable()
     try:
-        with tempfile.TemporaryDirectory() as cache:
-            data = load(first.data, model=first.model, batch=first.batch, seed=first.seed, cache=Path(cache))
-            return _in_turns([Training(run, data, device) for run in (first, second)], rounds)
+        return _in_turns(trainings, rounds, device)
     finally:
         gc.enable()
         torch.set_num_threads(threads)
 
 
-def _in_turns(trainings: list[Training], rounds: int) -> Costs:
+def _in_turns(trainings: list[Training], rounds: int, device: str) -> Costs:
     order, fastest = list(trainings), dict.fromkeys(trainings, math.inf)
     draw = random.Random(0)
     for number in range(WARM_UP + rounds):
         draw.shuffle(order)  # or each would always find the caches as the other leaves them
         for training in order:
-            seconds = _seconds_of_a_step(training)
+            seconds = _seconds_of_a_step(training, device)
             if number >= WARM_UP:
                 fastest[training] = min(fastest[training], seconds)
     sizes = [sum(parameter.numel() for parameter in each.model.parameters()) for each in trainings]
@@ -90,9 +92,10 @@ def _in_turns(trainings: list[Training], rounds: int) -> Costs:
     )
 
 
-def _seconds_of_a_step(training: Training) -> float:
-    start = time.perf_counter()
+def _seconds_of_a_step(training: Training, device: str) -> float:
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    start = clock()
     training.advance()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return clock() - start
