@@ -38,14 +38,28 @@ def test_both_take_all_steps_side_by_side(tmp_path: Path, monkeypatch: pytest.Mo
     assert costs.added == costs.second.seconds / costs.first.seconds - 1
 
 
-def test_the_fastest_step_counts_and_the_first_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {"adamw": iter([*[0.1] * WARM_UP, 3.0, 2.0, 4.0]), "ademamix": iter([*[0.1] * WARM_UP, 5.0, 6.0, 3.0])}
-    monkeypatch.setattr(
-        runs_in_turns, "_seconds_of_a_step", lambda training, device: next(times[training.config.optimizer.name])
-    )
+def test_the_fastest_parts_count_and_the_first_steps_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {  # of the optimizer and of the rest, after steps that were faster
+        "adamw": [*[(0.1, 0.1)] * WARM_UP, (3.0, 30.0), (2.0, 40.0), (4.0, 10.0)],
+        "ademamix": [*[(0.1, 0.1)] * WARM_UP, (9.0, 8.0), (8.0, 20.0), (5.0, 30.0)],
+    }
+
+    class Given(runs_in_turns._Watch):
+        def take_step(self) -> None:
+            optimizer, rest = times[self.training.config.optimizer.name][len(self.rest)]
+            self.optimizer.append(optimizer)
+            self.rest.append(rest)
+
+    monkeypatch.setattr(runs_in_turns, "_Watch", Given)
     costs = measure(ADAMW, TINY, 3, tmp_path)
-    assert [cost.seconds for cost in costs] == [2.0, 3.0]
-    assert costs.added == 0.5
+    assert [cost.seconds for cost in costs] == [8.0 + 2.0, 8.0 + 5.0]
+    assert costs.added == pytest.approx(0.3)
+
+
+def test_a_step_is_the_optimizer_and_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))  # each look at it takes a second: around the step, and around the optimizer in it
+    monkeypatch.setattr(runs_in_turns.time, "process_time", lambda: float(next(clock)))
+    assert [cost.seconds for cost in measure(ADAMW, TINY, 1, tmp_path)] == [3.0, 3.0]
 
 
 def test_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:
