@@ -31,13 +31,15 @@ def decided(panel: Panel) -> list[Decision]:
 
 
 def test_a_little_slower_is_slower_and_negligible(monkeypatch: pytest.MonkeyPatch) -> None:
-    slower, negligible, gap = decided(panel_of_times(monkeypatch, added=0.01, ademamix=1.5))
-    assert (slower.verdict, negligible.verdict, gap.verdict) == (HOLDS, HOLDS, HOLDS)
+    slower, *negligible, gap = decided(panel_of_times(monkeypatch, added=0.01, ademamix=1.5))
+    assert (slower.verdict, gap.verdict) == (HOLDS, HOLDS)
+    assert [each.verdict for each in negligible] == [HOLDS] * 3  # a claim for each model
 
 
 def test_much_slower_is_not_negligible_and_may_close_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    slower, negligible, gap = decided(panel_of_times(monkeypatch, added=0.5, ademamix=1.5))
-    assert (slower.verdict, negligible.verdict, gap.verdict) == (HOLDS, FAILS, FAILS)
+    slower, *negligible, gap = decided(panel_of_times(monkeypatch, added=0.5, ademamix=1.5))
+    assert (slower.verdict, gap.verdict) == (HOLDS, FAILS)
+    assert [each.verdict for each in negligible] == [FAILS] * 3
     assert gap.numbers["AdamW in the same time"] == pytest.approx([2 - 0.585] * 3, abs=1e-3)  # log2(1.5)
     assert gap.seeds == LAPTOP.seeds
 

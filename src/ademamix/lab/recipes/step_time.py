@@ -33,7 +33,7 @@ from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
 from ademamix.lab.reproduction.scale import Scale
 
-ROUNDS = {"smoke": 2, "laptop": 60, "paper": 60}
+ROUNDS = {"smoke": 2, "laptop": 30, "paper": 30}
 NEGLIGIBLE = 5421 / 256_000
 OURS, FOREACH = "AdEMAMix fp32", {"foreach": True}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -78,10 +78,13 @@ def plan(at: Scale) -> Panels:
                 "The additional average makes AdEMAMix slower than AdamW",
                 every(*(lower(0.0, share) for share in added.values())),
             ),
-            Claim(
-                f"Its impact on the training speed is negligible: at most {NEGLIGIBLE:.1%}",
-                every(*(lower(share, NEGLIGIBLE) for share in added.values())),
-                source="the impact of using an additional EMA on the training speed is negligible",
+            *(
+                Claim(
+                    f"Its impact on the training speed is negligible, at most {NEGLIGIBLE:.1%}: {model}",
+                    lower(share, NEGLIGIBLE),
+                    source="the impact of using an additional EMA on the training speed is negligible",
+                )
+                for model, share in added.items()
             ),
             Claim(
                 "Trained longer, for as long a time as AdEMAMix, AdamW would not close the gap",
