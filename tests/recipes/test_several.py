@@ -34,6 +34,8 @@ def test_what_recipes_share_is_foreseen_and_trained_once(tmp_path: Path) -> None
     text = "\n".join(several.reproduce_several(SWITCHES, SMOKE, tmp_path, lab))
     assert len(lab.trained) == ahead.needed
     assert "claims of 2 recipes" in text
+    assert f"page: {tmp_path / 'report.html'}" in text
+    assert (tmp_path / "report.html").exists()
     after = forecast(SWITCHES, SMOKE, lab)
     assert (after.needed, dict(after.missing)) == (ahead.needed, {})
 

@@ -33,9 +33,9 @@ and the numbers of the figures in panels.json; they replace those of an earlier 
 several panels reports each as it is done. Runs are kept in DIR/runs, each trained once: a call that was stopped, by
 Ctrl-C or worse, continues from there when it is given again, and recipes share runs.
 
-Of several recipes, the runs come first, then each recipe, then a table of what holds. A run that diverges is a result;
-one that fails leaves its recipe out, and the others continue. --archive keeps a small record of each run, which can be
-committed, and takes runs from there in place of training them.
+Of several recipes, the runs come first, then each recipe, then a page (see `ademamix report`) and a table of what
+holds. A run that diverges is a result; one that fails leaves its recipe out, and the others continue. --archive keeps
+a small record of each run, which can be committed, and takes runs from there in place of training them.
 """
 
 EPILOG = """\

@@ -85,7 +85,8 @@ class Summary:
 def reproduce_several(names: Sequence[str], at: Scale, out: Path, lab: Lab) -> Iterator[str]:
     """Carry out recipes, and yield their reports as they are done; one that fails does not stop the others.
 
-    The last part counts the verdicts; before it the page of all results of that scale is written. If a recipe failed, a :class:`RunError` that names all of these ends it.
+    Before the last part, which counts the verdicts, the page of all results at that scale is written. If a recipe
+    failed, a :class:`RunError` that names all of these ends it.
     """
     summary = Summary(before={name: verdict_of(name, at.name, out) for name in names})
     if lab.trains and (runs := runs_to_share(names, at)):
