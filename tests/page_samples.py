@@ -52,6 +52,13 @@ PATH = Landscape(
 )
 
 
+TRIED = [
+    {"lr": 0.01, "beta2": 0.99, "validation_loss": None},
+    {"lr": 0.02, "beta2": None, "validation_loss": 1.6},
+    {"lr": 0.04, "beta2": None, "validation_loss": 1.55},
+]
+
+
 def panel(**fields: Any) -> dict[str, Any]:
     run = {"model": {"kind": "gpt", "width": 32}, "optimizer": {"name": "adamw", "lr": 0.01}, "steps": 20_000}
     other = {**run, "optimizer": {"name": "ademamix", "lr": 0.004}}
@@ -63,7 +70,7 @@ def panel(**fields: Any) -> dict[str, Any]:
         "charts": [plain(chart) for chart in (losses(), GRID, POINTS, PATH)],
         "tables": [{"header": ["", "loss"], "rows": [["AdamW", "1.55"]] * 3, "title": "A table"}],
         "arms": {"AdamW": {"run": run, "keys": {"1": "a" * 16}}, "AdEMAMix": {"run": other, "keys": {"1": "b" * 16}}},
-        "searched": {"AdamW": {"losses": [{"lr": 0.01, "beta2": 0.99, "validation_loss": None}], "settled": True}},
+        "searched": {"AdamW": {"losses": TRIED, "settled": True}},
         **fields,
     }
 

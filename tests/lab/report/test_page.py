@@ -67,7 +67,7 @@ def test_a_result_has_all_that_a_reader_needs(tmp_path: Path) -> None:
     assert "AdEMAMix 1.51 1.52 not finite" in text
     assert "model.width = 32" in text
     assert f"AdamW adamw, lr 0.01 {'a' * 16} (seed 1)" in text
-    assert "AdamW 0.01 0.99 diverged" in text
+    assert "AdamW 0.01 0.99 diverged AdamW 0.02 1.6000 AdamW 0.04 1.5500 (best)" in text
     assert "torch 9.9, python 3.11; Linux, 2 processors, 1 thread, cpu; 2 runs" in text
     assert "AdamW is trained for T steps and longer" in text  # what the recipe says of itself
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from ademamix.lab.report import page as report
-from ademamix.lab.report.charts import plain
+from ademamix.lab.report.charts import Grid, Lines, Series, plain
 from ademamix.lab.report.page.sources import Results
 from ademamix.lab.report.page.watch import save
 from ademamix.lab.reproduction.claims import FAILS, OPEN
-from page_samples import NAN, Grid, Lines, Series, claim, losses, panel, write_panels
+from page_samples import NAN, claim, losses, panel, write_panels
 
 pytestmark = pytest.mark.programs
 
@@ -52,24 +54,19 @@ def opened(browser: Browser, file: Path, request: pytest.FixtureRequest) -> Iter
         yield page
 
 
-class watched:  # noqa: N801
-    """A page that fails its test if the browser complained."""
-
-    def __init__(self, browser: Browser, file: Path, **options: object) -> None:
-        self.context = browser.new_context(offline=True, **options)  # type: ignore[arg-type]
-        self.complaints: list[str] = []
-        self.page = self.context.new_page()
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("requestfailed", lambda failed: self.complaints.append(failed.url))
-        self.page.goto(file.as_uri())
-
-    def __enter__(self) -> Page:
-        return self.page
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-        assert self.complaints == []
+@contextlib.contextmanager
+def watched(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
+    """Open a file without a network, and fail if the browser complains."""
+    complaints: list[str] = []
+    context = browser.new_context(offline=True, **options)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda failed: complaints.append(failed.url))
+    page.goto(file.as_uri())
+    yield page
+    context.close()
+    assert complaints == []
 
 
 def plot(page: Page, number: int) -> Locator:
@@ -236,7 +233,7 @@ def test_charts_with_nothing_to_draw_do_no_harm(browser: Browser, tmp_path: Path
                 page.keyboard.press(key)
 
 
-def test_a_watched_page_loads_itself_again(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_page_loads_itself_again(browser: Browser, tmp_path: Path) -> None:
     write_panels(tmp_path)
     save(Results(tmp_path, "laptop"), tmp_path / "report.html", reload=1)
     with watched(browser, tmp_path / "report.html") as page:

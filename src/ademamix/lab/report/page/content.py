@@ -136,7 +136,11 @@ class Search(_Part):
     """The choices that were tried for an arm."""
 
     losses: list[Tried] = []
-    settled: bool = True
+
+    @property
+    def lowest(self) -> float | None:
+        """The loss of the best choice; None if all diverged."""
+        return min((each.validation_loss for each in self.losses if each.validation_loss is not None), default=None)
 
 
 class Panel(_Part):

@@ -10,7 +10,6 @@ SYMBOLS = {
     r"\eta": "η",
     r"\|": "‖",
     r"\star": "⋆",
-    r"\hat": "",  # comes before its letter; `plain` moves it behind
 }
 RAISED = str.maketrans("0123456789()+-=t⋆", "⁰¹²³⁴⁵⁶⁷⁸⁹⁽⁾⁺⁻⁼ᵗ*")
 LOWERED = str.maketrans("0123456789()+-=t", "₀₁₂₃₄₅₆₇₈₉₍₎₊₋₌ₜ")
@@ -28,7 +27,7 @@ def plain(label: str) -> str:
 
 
 def _formula(text: str) -> str:
-    text = HAT.sub("\\1\u0302", text)
+    text = HAT.sub("\\1\u0302", text)  # a combining mark stands behind its letter
     for name, symbol in SYMBOLS.items():
         text = text.replace(name, symbol)
     text = SCRIPT.sub(_script, text)

@@ -107,13 +107,13 @@ class PanelView:
 
     @property
     def searched(self) -> Table:
-        """What the search tried."""
-        rows = [
-            [name, f"{tried.lr:g}", "" if tried.beta2 is None else f"{tried.beta2:g}",
-             "diverged" if tried.validation_loss is None else f"{tried.validation_loss:.4f}"]
-            for name, search in self.panel.searched.items()
-            for tried in search.losses
-        ]  # fmt: skip
+        """What the search tried, and what was best."""
+        rows = []
+        for name, search in self.panel.searched.items():
+            for tried in search.losses:
+                loss, best = tried.validation_loss, " (best)" if tried.validation_loss == search.lowest else ""
+                beta2 = "" if tried.beta2 is None else f"{tried.beta2:g}"
+                rows.append([name, f"{tried.lr:g}", beta2, "diverged" if loss is None else f"{loss:.4f}{best}"])
         return Table(header=["run", "learning rate", "beta2", "validation loss"], rows=rows)
 
 
