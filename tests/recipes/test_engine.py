@@ -13,12 +13,13 @@ from ademamix.lab.config import Run
 from ademamix.lab.probes import FollowTrainingBatch, UpdateNorms
 from ademamix.lab.recipes import Recipe
 from ademamix.lab.report.kinds import Curves, EndAgainst, Forgetting, Gap, HeatMap, Scatter
-from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, lower, measured
+from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, Quantity, lower, measured
 from ademamix.lab.reproduction.engine import Reproduction, carry_out
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels, Plan
 from ademamix.lab.reproduction.scale import SCALES, Scale, grid
-from ademamix.lab.runs.record import Result
+from ademamix.lab.runs.archive import Archive
+from ademamix.lab.runs.record import Result, RunError
 from lab_here import LabHere
 
 TWO_SEEDS = replace(SCALES["smoke"], name="laptop", seeds=(1, 2), rounds=0)
@@ -186,6 +187,28 @@ def test_losses_on_training_batches_are_normalised(tmp_path: Path, lab: LabHere)
     normalised = dict(zip(series["x"], series["y"], strict=True))
     assert (normalised[-1], normalised[5]) == (0.0, -1.0)
     assert normalised[17] < -1.0  # a model at its beginning improves on everything
+
+
+def test_what_is_measured_is_measured_once_and_archived(tmp_path: Path, lab: LabHere) -> None:
+    times = iter([[0.25], [0.5]])
+
+    def plan(at: Scale) -> Panels:
+        share = Quantity("share", lambda found: found.measured, exact=True)
+        yield Panel("measured", measure=lambda: next(times), claims=[Claim("the share is small", lower(share, 0.3))])
+
+    archived = replace(lab, archive=Archive(tmp_path / "records"))
+    for place, of in (("first", archived), ("second", replace(archived, trains=False)), ("first", lab)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        list(carry_out(begun(tmp_path / place), plan, of))
+        (panel,) = read(tmp_path / place)["panels"]
+        assert panel["claims"][0]["numbers"]["share"] == [0.25]
+    (tmp_path / "third").mkdir()
+    with pytest.raises(RunError, match="measured was not measured"):
+        list(carry_out(begun(tmp_path / "third"), plan, replace(lab, trains=False)))
+    (tmp_path / "third" / "measured.json").write_text("{")
+    with pytest.raises(RunError, match="is damaged"):
+        list(carry_out(begun(tmp_path / "third"), plan, lab))
+    assert next(times) == [0.5]
 
 
 def test_table_has_the_paired_difference_and_its_spread(tmp_path: Path, lab: LabHere) -> None:

@@ -39,7 +39,7 @@ class FinishedPanel:
             panel,
             outcome,
             charts=[*_shown(panel, outcome), *panel.charts],
-            tables=[*([arms_table(panel, outcome)] if outcome.arms else []), *panel.tables],
+            tables=[*([arms_table(panel, outcome)] if outcome.arms else []), *_tabulated(panel, outcome)],
             decisions=[(claim, _decided(claim, outcome, warning)) for claim in panel.claims],
             warning=warning,
             searched=searched,
@@ -89,6 +89,10 @@ def _shown(panel: Panel, outcome: Outcome) -> list[Chart]:
     """Return what a panel shows of its arms, under its title; several get letters."""
     letters = [f"({letter}) " for letter in string.ascii_lowercase] if len(panel.show) > 1 else [""]
     return [show.chart(f"{letter}{panel.title}", outcome) for letter, show in zip(letters, panel.show, strict=False)]
+
+
+def _tabulated(panel: Panel, outcome: Outcome) -> list[Table]:
+    return [table if isinstance(table, Table) else table(outcome) for table in panel.tables]
 
 
 def arms_table(panel: Panel, outcome: Outcome) -> Table:

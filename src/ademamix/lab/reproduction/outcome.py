@@ -112,6 +112,8 @@ class Outcome:
 
     arms: Mapping[str, TrainedArm]
     seeds: tuple[int, ...]
+    measured: Any = None
+    """What the panel had to measure, beside its runs."""
 
     def lowest(self) -> TrainedArm:
         """Return the arm with the lowest mean loss."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ademamix.lab.config import Run
 from ademamix.lab.report.charts import Chart
@@ -44,8 +44,10 @@ class Panel:
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()
     """Of numbers that were computed."""
-    tables: Sequence[Table] = ()
+    tables: Sequence[Table | Callable[[Outcome], Table]] = ()
     """Beside that of the arms, which the engine writes."""
+    measure: Callable[[], Any] | None = None
+    """Something to measure once, beside the runs: data for a JSON file, which is kept and part of the outcome."""
     claims: Sequence[Claim] = ()
     caption: str = ""
     """The settings, in words; it stands below the figure and in the report."""
