@@ -112,7 +112,7 @@ def test_only_training_batches_are_augmented(digits):
 
 def test_a_split_without_images_is_refused(monkeypatch):
     empty, some = (Pictures(np.zeros(n, np.int64), lambda _: Image.new("L", (8, 8))) for n in (0, 40))
-    monkeypatch.setattr(images, "open_pictures", lambda source: Splits(some, empty, classes=2))
+    monkeypatch.setattr(images, "open_pictures", lambda source, cache: Splits(some, empty, classes=2))
     with pytest.raises(DataError, match="'digits' has no images for validation"):
         read()
 
@@ -123,7 +123,7 @@ def test_digits_are_cropped_slightly_and_never_mirrored(monkeypatch):
     labels = np.arange(256) % 2
     some = Pictures(labels, lambda index: Image.fromarray(left))
     splits = Splits(some, some, classes=2, photographs=False)
-    monkeypatch.setattr(images, "open_pictures", lambda source: splits)
+    monkeypatch.setattr(images, "open_pictures", lambda source, cache: splits)
     plain, changed = (read(augment=augment, batch=256).batch(0).inputs for augment in (False, True))
     dark, light = plain.min(), plain.max()
     assert torch.allclose(changed[:, :, :, 0], light, atol=0.2)

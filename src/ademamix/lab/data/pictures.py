@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn's digits, folders, CIFAR-10's files, and the Hugging Face hub."""
+"""Where images come from: scikit-learn's digits, CIFAR-10, folders, and the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ademamix.lab.data import DataError
+from ademamix.lab.data.cifar10 import cifar10_files
 from ademamix.lab.data.hub import cannot_be_had
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -78,15 +79,18 @@ class Splits:
         return hashlib.sha256(f"{self.training.fingerprint} {self.validation.fingerprint}".encode()).hexdigest()
 
 
-def open_pictures(source: str) -> Splits:
-    """Return the images that a config names: "digits", a folder, or "hub:NAME[:CONFIG]"."""
+def open_pictures(source: str, cache: Path) -> Splits:
+    """Return the images that a config names: "digits", "cifar10", a folder, or "hub:NAME[:CONFIG]".
+
+    CIFAR-10 is fetched once and kept in the folder `cache`.
+    """
     if source == "digits":
         return digits()
     if source.startswith("hub:"):
         return hub_pictures(*source.removeprefix("hub:").split(":", 1))
-    folder = Path(source).expanduser()
+    folder = cifar10_files(cache) if source == "cifar10" else Path(source).expanduser()
     if not folder.is_dir():
-        raise DataError(f"there are no images at {source!r}: give 'digits', a folder, or 'hub:NAME'")
+        raise DataError(f"there are no images at {source!r}: give 'digits', 'cifar10', a folder, or 'hub:NAME'")
     for inner in (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin"):
         if (inner / "data_batch_1").is_file() or (inner / "data_batch_1.bin").is_file():
             return cifar10(inner)

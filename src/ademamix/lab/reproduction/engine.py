@@ -127,6 +127,7 @@ def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str
     sweeps = tuning.tune(bases, FIRST_RATES, lambda tried: lab.carry_out(tried, title), rounds=at.rounds)
     found = tuning.table(sweeps, tables.width_of_output())
     arms |= {name: tuning.with_choice(bases[name], sweep.best) for name, sweep in sweeps.items()}
+    arms |= {name: tuning.with_choice(arms[name], sweeps[other].best) for name, other in panel.follow.items()}
     text = f"{panel.title}: validation loss by learning rate and beta2, seed 0\n{found}"
     return arms, tuning.records(bases, sweeps), text
 
