@@ -27,6 +27,8 @@ LABEL_COLUMNS = ("label", "fine_label", "labels")
 CIFAR_PIXELS = 3 * 32 * 32
 KEPT_BYTES = 1 << 29
 """A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
+OPENED_AT_ONCE = 16
+"""Images that a thread opens before it asks for more: to hand over a small one takes longer than to open it."""
 SAMPLED = 256
 """How many images of a split, evenly spaced, are used to estimate the memory of all; and how many enter the fingerprint
 of a split that is not kept in memory, besides all labels."""
@@ -41,8 +43,10 @@ class Pictures:
 
     def open_all(self, chosen: Iterable[int]) -> list[Image.Image]:
         """Return some of the images, opened on all processors."""
+        indices = list(chosen)
+        parts = [indices[first : first + OPENED_AT_ONCE] for first in range(0, len(indices), OPENED_AT_ONCE)]
         with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            return list(pool.map(self.open, chosen))
+            return [image for opened in pool.map(lambda part: [*map(self.open, part)], parts) for image in opened]
 
     @cached_property
     def are_few(self) -> bool:

@@ -37,22 +37,23 @@ def plan(at: Scale) -> Panels:
     gains: list[Quantity] = []
     for figure, vit in zip(FIGURES, vits(at.name), strict=True):
         beta3s, base = [vit.beta3(beta3) for beta3 in BETA3S], vit.run("ademamix")
-        groups = {f"AdEMAMix, beta3={beta3:g}": grid(base, beta3=[beta3], alpha=ALPHAS[at.name]) for beta3 in beta3s}
-        pairs = {name: run for group in groups.values() for name, run in group.items()}
+        groups = {"AdamW": {"AdamW": vit.run("adamw")}}
+        for beta3 in beta3s:
+            groups[f"AdEMAMix, beta3={beta3:g}"] = grid(base, beta3=[beta3], alpha=ALPHAS[at.name])
+        arms = {name: run for group in groups.values() for name, run in group.items()}
+        pairs = [name for name in arms if name != "AdamW"]
         searched = f"beta3={beta3s[0]:g} alpha=5"
-        gain = _gain(vit.title, list(pairs), early_stopping=figure == "little-data")
+        gain = _gain(vit.title, pairs, early_stopping=figure == "little-data")
         found = yield Panel(
             vit.title,
-            {"AdamW": vit.run("adamw"), **pairs},
+            arms,
             tune=["AdamW", searched],
             follow={name: searched for name in pairs if name != searched},
             show=[
-                Scatter(
-                    TRAINING_LOSS, VALIDATION_LOSS, [("AdamW", ["AdamW"]), *((k, [*v]) for k, v in groups.items())]
-                ),
+                Scatter(TRAINING_LOSS, VALIDATION_LOSS, [(label, list(group)) for label, group in groups.items()]),
                 *(Curves(metric) for metric in (TRAINING_LOSS, VALIDATION_LOSS, ACCURACY)),
             ],
-            claims=[*_claims(figure, list(pairs)), *([_harder(gain, gains)] if len(gains) == 2 else [])],
+            claims=[*_claims(figure, pairs), *([_harder(gain, gains)] if len(gains) == 2 else [])],
             caption=f"{vit.base.steps:,} steps of {vit.base.batch:,} images; beta3 = {beta3s[0]:g} and {beta3s[1]:g} "
             f"for the paper's {BETA3S[0]:g} and {BETA3S[1]:g}.",
             figure=figure,

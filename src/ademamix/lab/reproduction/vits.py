@@ -1,10 +1,11 @@
-"""The vision transformers of each scale, in three ratios of capacity to data, with the settings found best for them."""
+"""The vision transformers of each scale, in three ratios of capacity to data."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from ademamix.lab.config import Cosine, Images, Optimizer, Run, ViT
+from ademamix.lab.config import Cosine, Images, Model, Optimizer, Run, ViT
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.probes import TrainingLoss
 from ademamix.lab.recipes import ScaleName
@@ -13,6 +14,8 @@ from ademamix.lab.reproduction.scale import Setting
 PAPER_STEPS, PAPER_WARMUP = 100_000, 10_000
 WEIGHT_DECAYS = (0.03, 0.1, 0.3)
 """The paper's, from the most data for each parameter to the least."""
+CIFAR10 = Images(kind="images", source="cifar10", augment=False)
+FEW = 2500
 
 
 def vits(scale: ScaleName) -> list[Setting]:
@@ -25,65 +28,70 @@ def vits(scale: ScaleName) -> list[Setting]:
 
 
 def _paper() -> list[Setting]:
-    small, large = PRESETS["vit-24m"], PRESETS["vit-86m"]
-    many, fewer = "hub:timm/imagenet-w21-p", "hub:ILSVRC/imagenet-1k"
-    parts = [
-        ("24M parameters, 11M images", 3e-3, {"model": small, "data": Images(kind="images", source=many)}),
-        ("86M parameters, 11M images", 1e-3, {"model": large, "data": Images(kind="images", source=many)}),
-        ("86M parameters, 1.3M images", 5e-3, {"model": large, "data": Images(kind="images", source=fewer)}),
+    many, fewer = (
+        Images(kind="images", source=f"hub:{name}") for name in ("timm/imagenet-w21-p", "ILSVRC/imagenet-1k")
+    )
+    sized = [
+        ("24M parameters, 11M images", PRESETS["vit-24m"], many),
+        ("86M parameters, 11M images", PRESETS["vit-86m"], many),
+        ("86M parameters, 1.3M images", PRESETS["vit-86m"], fewer),
     ]
-    settings = {"betas": [0.9, 0.999]}
-    common = {"steps": PAPER_STEPS, "batch": 4096, "warmup": PAPER_WARMUP, "autocast": True, "examples": 50_000}
-    return [
-        _setting(title, lr, {**settings, "weight_decay": decay}, **common, **fields)
-        for (title, lr, fields), decay in zip(parts, WEIGHT_DECAYS, strict=True)
+    starts = [
+        {"lr": lr, "settings": {"betas": [0.9, 0.999], "weight_decay": decay}}
+        for lr, decay in zip((3e-3, 1e-3, 5e-3), WEIGHT_DECAYS, strict=True)
     ]
+    return _settings(sized, starts, steps=PAPER_STEPS, batch=4096, warmup=PAPER_WARMUP, examples=50_000, autocast=True)
 
 
 def _laptop() -> list[Setting]:
     small, large = (
         ViT(kind="vit", width=width, layers=4, heads=4, patch=8, image=32, dropout=0.1) for width in (64, 128)
     )
-    whole = Images(kind="images", source="cifar10", augment=False)
-    part = whole.model_copy(update={"examples": 2500})
-    parts = [
-        ("0.2M parameters, 50,000 images", {"model": small, "data": whole}),
-        ("0.8M parameters, 50,000 images", {"model": large, "data": whole}),
-        ("0.8M parameters, 2,500 images", {"model": large, "data": part}),
+    sized = [
+        ("0.2M parameters, 50,000 images", small, CIFAR10),
+        ("0.8M parameters, 50,000 images", large, CIFAR10),
+        (f"0.8M parameters, {FEW:,} images", large, CIFAR10.model_copy(update={"examples": FEW})),
     ]
-    common = {"steps": 2500, "batch": 16, "warmup": 250, "examples": 5000}
-    return [
-        _setting(title, 1e-3, {"weight_decay": decay}, **common, **fields)
-        for (title, fields), decay in zip(parts, WEIGHT_DECAYS, strict=True)
-    ]
+    starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
+    return _settings(sized, starts, steps=2500, batch=16, warmup=250, examples=5000)
 
 
 def _smoke() -> list[Setting]:
+    digits = Images(kind="images")
     small, large = (
         ViT(kind="vit", width=width, layers=1, heads=1, patch=4, image=8, channels=1, dropout=0.1) for width in (8, 16)
     )
-    whole = Images(kind="images")
-    part = whole.model_copy(update={"examples": 64})
-    parts = [("small", small, whole), ("larger", large, whole), ("fewer images", large, part)]
-    common = {"steps": 20, "batch": 4, "warmup": 2, "examples": 40}
-    return [
-        _setting(title, 1e-3, {"weight_decay": 0.1}, model=model, data=data, **common) for title, model, data in parts
-    ]
+    few = digits.model_copy(update={"examples": 64})
+    sized = [("small", small, digits), ("larger", large, digits), ("fewer images", large, few)]
+    starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
+    return _settings(sized, starts, steps=20, batch=4, warmup=2, examples=40)
 
 
-def _setting(
-    title: str, lr: float, settings: dict[str, Any], *, warmup: int, examples: int, steps: int, **fields: Any
-) -> Setting:
-    """Return a setting whose both optimizers start alike; the training loss is measured on half as many `examples`."""
-    every = steps // 10
-    adamw, ademamix = (Optimizer(name=name, lr=lr, settings=settings) for name in ("adamw", "ademamix"))
-    base = Run(
-        optimizer=adamw,
-        schedule=Cosine(kind="cosine", warmup=warmup),
-        steps=steps,
-        validate_every=every,
-        validation_examples=examples,
-        probes=(TrainingLoss(kind="training-loss", every=2 * every, examples=examples // 2),),
-        **fields,
-    )
-    return Setting(title, base, adamw=adamw, ademamix=ademamix, paper_steps=PAPER_STEPS)
+def _settings(
+    sized: Iterable[tuple[str, Model, Images]],
+    starts: Iterable[dict[str, Any]],
+    *,
+    steps: int,
+    warmup: int,
+    examples: int,
+    **fields: Any,
+) -> list[Setting]:
+    """Return settings whose two optimizers start alike; the training loss is measured on half of the `examples`."""
+    validate_every = steps // 10
+    probe = TrainingLoss(kind="training-loss", every=2 * validate_every, examples=examples // 2)
+    settings = []
+    for (title, model, data), start in zip(sized, starts, strict=True):
+        adamw, ademamix = (Optimizer(name=name, **start) for name in ("adamw", "ademamix"))
+        base = Run(
+            model=model,
+            data=data,
+            optimizer=adamw,
+            schedule=Cosine(kind="cosine", warmup=warmup),
+            steps=steps,
+            validate_every=validate_every,
+            validation_examples=examples,
+            probes=(probe,),
+            **fields,
+        )
+        settings.append(Setting(title, base, adamw=adamw, ademamix=ademamix, paper_steps=PAPER_STEPS))
+    return settings
