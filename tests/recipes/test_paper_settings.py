@@ -111,7 +111,7 @@ def test_vit_at_laptop_scale() -> None:
     for panel in panels:
         assert set(panel.arms) == {*panel.tune, *panel.follow}
         assert "AdamW" in panel.tune
-        assert {run.optimizer.settings["beta3"] for run in list(panel.arms.values())[1:]} == {0.96, 0.996}
+        assert {run.optimizer.settings["beta3"] for run in list(panel.arms.values())[1:]} == {0.95, 0.995}
 
 
 def test_baselines_are_shared_at_laptop_scale() -> None:

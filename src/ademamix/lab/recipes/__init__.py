@@ -110,7 +110,7 @@ RECIPES: dict[str, Recipe] = {
     "vit": Recipe(
         "train against test loss of ViTs in three ratios of capacity to data",
         ("vit_results", "acc_vit"),
-        "40 min",
+        "35 min",
         trains=True,
     ),
 }

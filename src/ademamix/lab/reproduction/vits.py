@@ -40,7 +40,8 @@ def _paper() -> list[Setting]:
         {"lr": lr, "settings": {"betas": [0.9, 0.999], "weight_decay": decay}}
         for lr, decay in zip((3e-3, 1e-3, 5e-3), WEIGHT_DECAYS, strict=True)
     ]
-    return _settings(sized, starts, steps=PAPER_STEPS, batch=4096, warmup=PAPER_WARMUP, examples=50_000, autocast=True)
+    lengths = {"steps": PAPER_STEPS, "warmup": PAPER_WARMUP, "validate_every": 2000, "examples": 50_000}
+    return _settings(sized, starts, **lengths, batch=4096, autocast=True)
 
 
 def _laptop() -> list[Setting]:
@@ -53,7 +54,7 @@ def _laptop() -> list[Setting]:
         (f"0.8M parameters, {FEW:,} images", large, CIFAR10.model_copy(update={"examples": FEW})),
     ]
     starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
-    return _settings(sized, starts, steps=2500, batch=16, warmup=250, examples=5000)
+    return _settings(sized, starts, steps=2000, warmup=200, validate_every=400, examples=5000, batch=16)
 
 
 def _smoke() -> list[Setting]:
@@ -64,21 +65,20 @@ def _smoke() -> list[Setting]:
     few = digits.model_copy(update={"examples": 64})
     sized = [("small", small, digits), ("larger", large, digits), ("fewer images", large, few)]
     starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
-    return _settings(sized, starts, steps=20, batch=4, warmup=2, examples=40)
+    return _settings(sized, starts, steps=20, warmup=2, validate_every=10, examples=40, batch=4)
 
 
 def _settings(
     sized: Iterable[tuple[str, Model, Images]],
     starts: Iterable[dict[str, Any]],
     *,
-    steps: int,
     warmup: int,
+    validate_every: int,
     examples: int,
     **fields: Any,
 ) -> list[Setting]:
-    """Return settings whose two optimizers start alike; the training loss is measured on half of the `examples`."""
-    validate_every = steps // 10
-    probe = TrainingLoss(kind="training-loss", every=2 * validate_every, examples=examples // 2)
+    """Return settings whose two optimizers start alike; the training loss is that on a quarter of the `examples`."""
+    probe = TrainingLoss(kind="training-loss", every=validate_every, examples=examples // 4)
     settings = []
     for (title, model, data), start in zip(sized, starts, strict=True):
         adamw, ademamix = (Optimizer(name=name, **start) for name in ("adamw", "ademamix"))
@@ -87,7 +87,6 @@ def _settings(
             data=data,
             optimizer=adamw,
             schedule=Cosine(kind="cosine", warmup=warmup),
-            steps=steps,
             validate_every=validate_every,
             validation_examples=examples,
             probes=(probe,),
