@@ -45,7 +45,7 @@ def test_the_comparison_counts_what_it_says() -> None:
     assert report.result(BOTH) == (
         "AdEMAMix ended 0.2500 below AdamW (0.8500 against 1.1000) on average over 2 seeds, lower on 2 of them; the "
         "differences have a standard deviation of 0.0707. It was as low after 75 steps, 25% fewer, with both curves "
-        "smoothed over a tenth of the run."
+        "smoothed over a tenth of the run. The seeds differ so much that this may be chance: more of them would tell."
     )
     assert report.details(BOTH) == ""
 
@@ -88,7 +88,9 @@ def test_settings_that_all_arms_share_are_stated_once() -> None:
     assert table.count("weight_decay") == 1
     assert next(line for line in table.splitlines() if line.startswith("settings")).split() == [
         "settings",
+        "lr=0.016",
         "betas=[0.9,0.99]",
+        "lr=0.004",
         "alpha=8",
     ]
 
@@ -190,6 +192,11 @@ def test_arms_are_told_apart_by_what_differs() -> None:
 
     alike = labels(*(arm_of(BASE, optimizer) for optimizer in (adamw, ademamix, compact)))
     assert alike == ["AdamW", "AdEMAMix", "AdEMAMix state_storage=compact"]
+    alphas = [Optimizer(name="ademamix", lr=ademamix.lr, settings={"weight_decay": 0.1, "alpha": a}) for a in (2, 4)]
+    stated = labels(*(arm_of(BASE, optimizer) for optimizer in (ademamix, compact, *alphas)))
+    assert stated == ["AdEMAMix", "AdEMAMix state_storage=compact", "AdEMAMix alpha=2", "AdEMAMix alpha=4"]
+    bare = Optimizer(name="ademamix", lr=ademamix.lr)  # alpha is then the library's own default
+    assert labels(arm_of(BASE, bare), arm_of(BASE, ademamix)) == ["AdEMAMix", "AdEMAMix weight_decay=0.1 alpha=8"]
     tuned = Optimizer(name="adamw", lr=1.0, settings=adamw.settings)
     assert labels(arm_of(BASE, adamw), arm_of(BASE, tuned, 200), arm_of(BASE, ademamix)) == [
         "AdamW in 100 steps",
@@ -235,13 +242,36 @@ def test_a_report_fits_its_width_and_nothing_is_cut(width: int) -> None:
     longest = max(map(len, ["weight_decay=0.1", "state_storage=compact"])) + len("    ")
     assert max(map(len, text.splitlines())) <= max(width, longest)
     words = set(text.split())
-    assert {"AdamW", "compact", "state_storage=compact", "1.1000", "75", "(25%", "reached", "0.004"} <= words
+    assert {"AdamW", "compact", "state_storage=compact", "1.1000", "75", "(25%", "reached", "lr=0.004"} <= words
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_six_optimizers_with_settings_fit_a_terminal_as_rows(width: int) -> None:
+    ademamix = defaults.OPTIMIZERS["ademamix"]
+    changes = [{}, {"state_storage": "compact"}, {"alpha": 2}]
+    ours = [Optimizer(name="ademamix", lr=ademamix.lr, settings={**ademamix.settings, **change}) for change in changes]
+    others = [defaults.STARTING_POINTS[name] for name in ("lion", "ad3emamix")]
+    runs = [arm_of(BASE, one) for one in (defaults.OPTIMIZERS["adamw"], *ours, *others)]
+    shown = [
+        Arm(name, of_seed[1], ADAMW.results[:1], ADAMW.curves[:1]) for name, of_seed in arms.plan(runs, [1]).items()
+    ]
+    lines = report.table(Comparison(BASE, shown), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("1.0000" in line for line in lines) == len(runs)
+    assert len(lines) <= 18
 
 
 def test_tables_turn_when_they_do_not_fit() -> None:
     columns = [(f"optimizer-{number}", ["1.0000", "2"]) for number in range(8)]
     upright, turned = (tables.laid_out(["loss", "time"], columns, width).splitlines() for width in (120, 60))
     assert [len(upright), len(turned)] == [3, 9]
+
+
+def test_a_few_columns_wrap_before_they_turn() -> None:
+    columns = [("AdamW", ["1.0000", "2", "a setting"]), ("AdEMAMix", ["0.9000", "3", "another one"])]
+    header, *rows = tables.laid_out(["validation loss", "time", "settings"], columns, width=36).splitlines()
+    assert header.split() == ["AdamW", "AdEMAMix"]
+    assert len(rows) == 4
 
 
 class TestPicture:

@@ -20,7 +20,7 @@ class LabHere(Lab):
     trained: list[str] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
 
-    def carry_out(self, runs: Mapping[str, Run], title: str) -> dict[str, Result]:
+    def carry_out(self, runs: Mapping[str, Run], title: str, *, keep_going: bool = False) -> dict[str, Result]:
         self.titles.append(title)
         self.trained.extend(name for name, run in runs.items() if RunFolder(self.options.runs, run).result() is None)
         threads = torch.get_num_threads()

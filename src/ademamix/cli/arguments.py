@@ -149,14 +149,14 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def writable_folder(path: Path) -> Path:
-    """Create the folder and check that it can be written to: better now than after an hour."""
+def writable_folder(path: Path, option: str = "--out") -> Path:
+    """Create the folder that an option names and check that it can be written to: better now than after an hour."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot write to the folder {str(path)!r}: {error.strerror}. Choose another one: --out DIR"
+            f"cannot write to the folder {str(path)!r}: {error.strerror}. Choose another one: {option} DIR"
         ) from None
     return path

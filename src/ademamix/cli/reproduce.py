@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ademamix.cli.arguments import Commands, writable_folder
+from ademamix.cli.arguments import Commands, UsageError, writable_folder
 from ademamix.cli.run_options import add_execution_options, add_processes, lab_errors_explained, laboratory
 from ademamix.lab.recipes import RECIPES, SCALES
 
+if TYPE_CHECKING:
+    from ademamix.lab.reproduction.scale import Scale
+    from ademamix.lab.runs.laboratory import Lab
+
+ALL = "all"
+
 DESCRIPTION = """\
-Run a result of the paper: its numbers, its figure, and for each claim of the paper whether it holds here.
+Run results of the paper: their numbers, their figures, and for each claim of the paper whether it holds here.
 
 recipes:
 {recipes}
+  {all:<17} every one of them
 
-Three scales: smoke (seconds: it shows that the recipe works, no more), laptop (minutes to hours on two cores: real
+Three scales: smoke (seconds: it shows that a recipe works, no more), laptop (minutes to hours on two cores: real
 learning), paper (the paper's own sizes, for GPUs). Recipes that need no training are the paper's at every scale.
 
 Figures go to DIR/RECIPE/SCALE/ as PNG and SVG, with the report beside them in report.md, the verdicts in verdict.json
 and the numbers of the figures in panels.json; they replace those of an earlier call at the same scale. A recipe with
 several panels reports each as it is done. Runs are kept in DIR/runs, each trained once: a call that was stopped, by
 Ctrl-C or worse, continues from there when it is given again, and recipes share runs.
+
+Of several recipes, the runs come first, then each recipe, then a table of what holds. A run that diverges is a result;
+one that fails leaves its recipe out, and the others continue. --archive keeps a small record of each run, which can be
+committed, and takes runs from there in place of training them.
 """
 
 EPILOG = """\
@@ -29,6 +43,9 @@ examples:
   ademamix reproduce --list
   ademamix reproduce toy-rosenbrock
   ademamix reproduce lm-comparison --scale laptop --processes 2
+  ademamix reproduce all --dry-run
+  ademamix reproduce all --processes 2 --archive benchmarks/results/laptop
+  ademamix reproduce all --no-training --archive benchmarks/results/laptop
 """
 
 
@@ -48,12 +65,14 @@ def add(commands: Commands) -> None:
     listed = "\n".join(f"  {name:<17} {recipe.summary}" for name, recipe in RECIPES.items())
     parser = commands.add_parser(
         "reproduce",
-        help="reproduce a result of the paper: its numbers, its figure and its claims",
-        description=DESCRIPTION.format(recipes=listed),
+        help="reproduce results of the paper: their numbers, their figures and their claims",
+        description=DESCRIPTION.format(recipes=listed, all=ALL),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", metavar="RECIPE", choices=list(RECIPES), help=f"one of {', '.join(RECIPES)}")
+    parser.add_argument(
+        "recipes", metavar="RECIPE", nargs="+", choices=[*RECIPES, ALL], help=f"some of {', '.join(RECIPES)}, or {ALL}"
+    )
     parser.add_argument(
         "--list",
         action=_List,
@@ -67,6 +86,25 @@ def add(commands: Commands) -> None:
         metavar="SCALE",
         help="how large: smoke, laptop or paper (default: laptop)",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)",
+    )
+    parser.add_argument(
+        "--changed",
+        action="store_true",
+        help="only the recipes that were not carried out to their end, or whose claims have changed since "
+        "(default: all that are named)",
+    )
+    parser.add_argument(
+        "--archive", type=Path, metavar="FOLDER", help="read and write small records of runs, see above (default: none)"
+    )
+    parser.add_argument(
+        "--no-training",
+        action="store_true",
+        help="show what kept and archived runs give, and train nothing (default: train what is missing)",
+    )
     add_processes(parser)
     add_execution_options(parser, threads=1)
     parser.set_defaults(run=_run)
@@ -74,11 +112,55 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     with lab_errors_explained():
-        folder = writable_folder(options.out / options.recipe / options.scale)
-        from ademamix.lab.reproduction.engine import reproduce
+        from ademamix.lab.reproduction import engine, several
         from ademamix.lab.reproduction.scale import SCALES
 
-        lab = laboratory(options)
-        for number, part in enumerate(reproduce(options.recipe, SCALES[options.scale], folder, lab)):
-            print(("\n" if number else "") + part, flush=True)
+        at, names = SCALES[options.scale], _chosen(options)
+        for name in names:
+            writable_folder(several.folder_of(name, at.name, options.out))
+        lab = _lab(options)
+        if not names:
+            print("All of these are up to date.")
+        elif options.dry_run or (len(names) > 1 and lab.trains):
+            print(_forecast(names, at, lab), flush=True)
+        if not names or options.dry_run:
+            return 0
+        if len(names) == 1:
+            (name,) = names
+            parts = engine.reproduce(name, at, several.folder_of(name, at.name, options.out), lab)
+        else:
+            parts = several.reproduce_several(names, at, options.out, lab)
+        for number, part in enumerate(parts):
+            print(("\n" if number or len(names) > 1 else "") + part, flush=True)
     return 0
+
+
+def _chosen(options: argparse.Namespace) -> list[str]:
+    from ademamix.lab.reproduction.several import is_up_to_date
+
+    names = list(RECIPES) if ALL in options.recipes else list(dict.fromkeys(options.recipes))
+    if not options.changed:
+        return names
+    return [name for name in names if not is_up_to_date(name, options.scale, options.out)]
+
+
+def _lab(options: argparse.Namespace) -> Lab:
+    from ademamix.lab.runs.archive import Archive
+
+    archive = None
+    if options.archive is not None:
+        if not options.no_training:
+            writable_folder(options.archive, "--archive")
+        elif not options.archive.is_dir():
+            raise UsageError(f"--archive must be a folder of records, and there is none at {str(options.archive)!r}")
+        archive = Archive(options.archive)
+    return replace(laboratory(options), archive=archive, trains=not options.no_training)
+
+
+def _forecast(names: Sequence[str], at: Scale, lab: Lab) -> str:
+    from ademamix.lab.report import tables
+    from ademamix.lab.reproduction.forecast import forecast
+
+    ahead = forecast(names, at, lab)
+    seconds = ahead.seconds(lab) if at.name == "laptop" and (ahead.missing or ahead.searching) else None
+    return tables.wrapped(ahead.words(seconds), tables.width_of_output())

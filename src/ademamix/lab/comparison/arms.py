@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ademamix.lab.comparison.defaults import STARTING_POINTS
 from ademamix.lab.config import ConfigError, Optimizer, Run
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.runs.record import Result, RunFolder
 
 SMOOTHED_OVER = 10
 """Curves are smoothed over a tenth of the run: one lucky validation must not decide."""
+STANDARD_ERRORS = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02}
+"""How far from zero a mean over so many seeds has to be: quantiles of Student's t, 5% in each direction. A spread that
+few seeds show is itself uncertain: over three of them, two standard errors are exceeded by chance in 9% of the cases on
+either side. From seven seeds on it is two, a little more than the quantile."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,25 @@ class Difference:
         return sum(difference < 0 for difference in self.by_seed)
 
     @property
+    def uncertainty(self) -> float:
+        """How far the mean may be off by chance: its standard error times that of `STANDARD_ERRORS`.
+
+        >>> round(Difference([-0.05, -0.04, -0.06]).uncertainty, 4), Difference([-0.05]).uncertainty
+        (0.0169, inf)
+        """
+        if self.spread is None:
+            return math.inf
+        seeds = len(self.by_seed)
+        return STANDARD_ERRORS.get(seeds, 2.0) * self.spread / math.sqrt(seeds)
+
+    @property
     def may_be_chance(self) -> bool:
-        """Whether the mean is within two of its standard errors of zero, or there is a single seed.
+        """Whether the mean is no farther from zero than its uncertainty; always for a single seed.
 
         >>> Difference([-0.05, -0.04, -0.06]).may_be_chance, Difference([-0.082, 0.006, -0.019]).may_be_chance
         (False, True)
         """
-        return self.spread is None or abs(self.mean) <= 2 * self.spread / math.sqrt(len(self.by_seed))
+        return abs(self.mean) <= self.uncertainty
 
 
 @dataclass(frozen=True)
@@ -208,7 +225,7 @@ def plan(arms: Iterable[Run], seeds: Iterable[int]) -> dict[str, dict[int, Run]]
     >>> optimizers = [OPTIMIZERS["adamw"], OPTIMIZERS["ademamix"], Optimizer(name="ademamix", lr=2e-3)]
     >>> runs = plan([arm_of(DEFAULT, optimizer) for optimizer in optimizers], seeds=[1, 2])
     >>> {label: list(of_seed) for label, of_seed in runs.items()}
-    {'AdamW': [1, 2], 'AdEMAMix lr=0.004 weight_decay=0.1 alpha=8': [1, 2], 'AdEMAMix lr=0.002': [1, 2]}
+    {'AdamW': [1, 2], 'AdEMAMix': [1, 2], 'AdEMAMix lr=0.002': [1, 2]}
     >>> list(plan([DEFAULT, arm_of(DEFAULT, OPTIMIZERS["adamw"], steps=40_000)], seeds=[1]))
     ['AdamW in 20,000 steps', 'AdamW in 40,000 steps']
     """
@@ -220,19 +237,31 @@ def plan(arms: Iterable[Run], seeds: Iterable[int]) -> dict[str, dict[int, Run]]
 
 
 def _label(arm: Run, arms: Sequence[Run]) -> str:
-    """Name an arm: its optimizer, the settings that tell it from namesakes as long, its length if lengths differ."""
+    """Name an arm: its optimizer, what sets it apart from namesakes as long, and its length if lengths differ.
 
-    def settings(one: Run) -> dict[str, Any]:
-        return {"lr": one.optimizer.lr, **one.optimizer.settings}
-
+    What the optimizer starts from anyway is shown only if two labels would otherwise be the same.
+    """
     namesakes = [one for one in arms if (one.optimizer.name, one.steps) == (arm.optimizer.name, arm.steps)]
-    shown = [
-        f"{name}={value}".replace(" ", "")
-        for name, value in settings(arm).items()
-        if any(settings(other).get(name) != value for other in namesakes)
-    ]
+    stated = {id(one): _settings_apart(one, namesakes, but=STARTING_POINTS[one.optimizer.name]) for one in namesakes}
+    told_apart = list(stated.values()).count(stated[id(arm)]) == 1
+    shown = stated[id(arm)] if told_apart else _settings_apart(arm, namesakes)
     length = [f"in {arm.steps:,} steps"] if any(other.steps != arm.steps for other in arms) else []
     return " ".join([OPTIMIZERS[arm.optimizer.name].display, *shown, *length])
+
+
+def _settings_apart(arm: Run, namesakes: Sequence[Run], but: Optimizer | None = None) -> list[str]:
+    """Return the settings that a namesake does not share, but not those of another optimizer."""
+    left_out = {} if but is None else _settings(but)
+    return [
+        f"{name}={value}".replace(" ", "")
+        for name, value in _settings(arm.optimizer).items()
+        if (name, value) not in left_out.items()
+        and any(_settings(other.optimizer).get(name) != value for other in namesakes)
+    ]
+
+
+def _settings(optimizer: Optimizer) -> dict[str, Any]:
+    return {"lr": optimizer.lr, **optimizer.settings}
 
 
 def labelled(runs: Mapping[str, Mapping[int, Run]]) -> dict[str, Run]:

@@ -38,7 +38,6 @@ def table(comparison: Comparison, width: int) -> str:
         f"steps to the loss of {first.name}, smoothed": [_reached(comparison, arm) for arm in arms],
         "ms per step": [f"{1e3 * arm.seconds_per_step:.1f}" for arm in arms],
         "state, bytes per parameter": [_bytes(arm.results[0]) for arm in arms],
-        "lr": [f"{arm.optimizer.lr:g}" for arm in arms],
     }
     settings = [_settings(arm.optimizer) for arm in arms]
     shared = [setting for setting in settings[0] if all(setting in own for own in settings)]
@@ -179,4 +178,5 @@ def _follows_horizon(optimizer: Optimizer) -> bool:
 
 
 def _settings(optimizer: Optimizer) -> list[str]:
-    return [f"{name}={value}".replace(" ", "") for name, value in optimizer.settings.items()]
+    words = [f"{name}={value}".replace(" ", "") for name, value in optimizer.settings.items()]
+    return [f"lr={optimizer.lr:g}", *words]

@@ -66,6 +66,9 @@ RECIPES: dict[str, Recipe] = {
     "forgetting-constant-lr": Recipe(
         "how a batch is forgotten before and during a linear decay", ("forgetting_const_lr",), "8 min", trains=True
     ),
+    "step-time": Recipe(
+        "the time of a step, and the steps of AdamW that it would buy", ("time_resume_time",), "3 min", trains=True
+    ),
     "switch-from-adamw": Recipe(
         "from AdamW to AdEMAMix at several steps", ("from_adamw_110", "from_adamw_1300"), "12 min", trains=True
     ),

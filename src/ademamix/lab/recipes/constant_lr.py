@@ -5,7 +5,8 @@ that differ only in their decay share the steps before it.
 
 Below paper scale the longest run is as long as all others of that scale, and the decay begins at 1.3M only. Each
 optimizer has the peak learning rate that was found for it with a cosine; the paper has 1e-4 for both. It does not say
-when the gap between the two is compared: here at 100k, 1M and 1.3M steps.
+when the gap between the two is compared: here at 100k, 1M and 1.3M steps, for both beta3, with curves that are averaged
+over the tenth of the run before, since at a constant learning rate single validations are noisy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 from ademamix.lab.config import ConstantThenLinear, Run
 from ademamix.lab.report.kinds import Curves, Gap
-from ademamix.lab.reproduction.claims import Claim, Quantity, at_step, every, gap, lower, within
+from ademamix.lab.reproduction.claims import SIMILAR, Claim, Quantity, every, gap, lower, smoothed, within
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting
 
@@ -22,7 +23,6 @@ LONGEST = 1_500_000
 STARTS, DECAYS = (1_300_000, 1_000_000), (100_000, 200_000)
 """The longest first: it keeps its state after 1M steps for the others."""
 METHODS = ("AdamW", "beta3=0.9999", "beta3=0.99999")
-MARGIN = 0.01
 
 
 def plan(at: Scale) -> Panels:
@@ -70,14 +70,17 @@ def _claims(lm: Setting, ends: list[tuple[int, int]]) -> Iterator[Claim]:
     )
     yield Claim("AdEMAMix still outperforms AdamW after decaying the learning rate", gain)
 
-    def lead(step: int) -> Quantity:
-        run, baseline = (_name(method, STARTS[0], DECAYS[0]) for method in (slow, adamw))
-        return gap(at_step(baseline, lm.steps(step)), at_step(run, lm.steps(step)))
+    def lead(method: str, step: int) -> Quantity:
+        ours, theirs = (_name(each, STARTS[0], DECAYS[0]) for each in (method, adamw))
+        return gap(*(smoothed(arm, lm.steps(step), lm.base.steps // 10) for arm in (theirs, ours)))
 
-    yield Claim("The gap between AdamW and AdEMAMix increases at first", lower(lead(100_000), lead(1_000_000)))
     yield Claim(
-        f"The gap between AdamW and AdEMAMix then remains constant, to within {MARGIN:g}",
-        within(MARGIN, lead(1_000_000), lead(1_300_000)),
+        "The gap between AdamW and AdEMAMix increases at first",
+        every(*(lower(lead(each, 100_000), lead(each, 1_000_000)) for each in METHODS[1:])),
+    )
+    yield Claim(
+        f"The gap between AdamW and AdEMAMix then remains constant, to within {SIMILAR:g}",
+        every(*(within(SIMILAR, lead(each, 1_000_000), lead(each, 1_300_000)) for each in METHODS[1:])),
     )
     short, long = ((STARTS[0], decay) for decay in DECAYS)
     yield Claim(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ademamix.lab.config import ConstantThenLinear
 from ademamix.lab.recipes.forgetting import OPTIMIZERS, SOON, Injections
-from ademamix.lab.reproduction.claims import Claim, every, lower, ratio
+from ademamix.lab.reproduction.claims import Claim, every, lower, part
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
 
@@ -37,14 +37,10 @@ def plan(at: Scale) -> Panels:
 def _claims(injected: Injections) -> Iterator[Claim]:
     before, *during = injected.steps
     effect = injected.effect
-    left = {
-        label: ratio(f"{label}, share that is left", effect(label, before), effect(label, before, SOON))
-        for label in OPTIMIZERS
-    }
     yield injected.learnt()
     yield Claim(
         "A batch from before the decay is not remembered at the end of training",
-        every(*(lower(share, LEFT) for share in left.values())),
+        every(*(lower(effect(label, before), part(LEFT, effect(label, before, SOON))) for label in OPTIMIZERS)),
     )
     yield Claim(
         "Batches start to be remembered when the decay begins",

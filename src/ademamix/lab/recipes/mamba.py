@@ -24,6 +24,8 @@ LENGTHS = {"smoke": (10, 20), "laptop": (3000,), "paper": (64_000, 128_000)}
 ALPHA = 8
 RATE, BATCH = 6e-4, 120
 """The paper's."""
+TOKENS = 16_000_000_000
+"""More than the longest run at paper scale reads, so that none is read twice."""
 
 
 def plan(at: Scale) -> Panels:
@@ -70,14 +72,13 @@ def _model(at: Scale) -> Setting:
 
 def _paper() -> Setting:
     longest = LENGTHS["paper"][-1]
-    tokens = BATCH * 1024 * longest
     adamw = Optimizer(name="adamw", lr=RATE, settings={**WEIGHT_DECAY, "betas": [0.9, 0.999]})
     betas = {"betas": [0.9, 0.999, 0.9999], "alpha": ALPHA}
     return Setting(
         "Mamba, 168M parameters",
         Run(
             model=PRESETS["mamba-168m"],
-            data=Text(kind="text", source="hub:fineweb", tokenizer="hub:EleutherAI/gpt-neox-20b", tokens=tokens),
+            data=Text(kind="text", source="hub:fineweb", tokenizer="hub:EleutherAI/gpt-neox-20b", tokens=TOKENS),
             optimizer=adamw,
             schedule=Cosine(kind="cosine", warmup=WARMUP),
             steps=longest,

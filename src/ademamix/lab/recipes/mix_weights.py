@@ -48,7 +48,7 @@ def plan(at: Scale) -> Panels:
             for title, weights in zip(titles, (sums, mixes), strict=True)
         ],
         tables=[_table(["t", "sum: m1", "m2", "convex mix: m1", "m2"], [*sums, *mixes])],
-        claims=[_no_reparametrization()],
+        claims=[_different(sums, mixes), _no_reparametrization()],
         caption=f"Weights in units of the largest learning rate; alpha ends at {ALPHA:g}, and at {CONVEX_ALPHA:g} in "
         "the convex mix.",
     )
@@ -70,6 +70,17 @@ def plan(at: Scale) -> Panels:
         tables=[_table(header, [etas, alphas, hat_etas, hat_alphas])],
         claims=_equal(sums, hat_etas, hat_alphas),
         figure="schedules",
+    )
+
+
+def _different(sums: NDArray[np.float64], mixes: NDArray[np.float64]) -> Claim:
+    fast, slow = mixes / sums
+    return Claim(
+        "The two formulations give very different weights to m1 and m2",
+        every(
+            lower(measured("the weight of m1 in the convex mix at T, as a share of that in the sum", fast[-1]), 0.2),
+            lower(measured("the largest such share of m2", slow.max()), 0.2),
+        ),
     )
 
 

@@ -2,8 +2,8 @@
 
 The paper gives the warm-up of beta1, 200k steps, but neither the values of beta1, nor the length of the run, nor the
 step of the change. Here the values are those of single-ema, and the change is that of the paper's figure
-from_adamw_warmup: at 300k of 500k steps, which leaves 200k. A gain of less than 0.005 is not noticeable. The switch to
-AdEMAMix at the same step is shown for comparison.
+from_adamw_warmup: at 300k of 500k steps, which leaves 200k. A gain below 0.01 is not noticeable. The switch to AdEMAMix
+at the same step is shown for comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting
 
 WARMUP = 200_000
-NOTICEABLE = 0.005
 SWITCHED = "switched to AdEMAMix"
 
 
@@ -37,17 +36,17 @@ def plan(at: Scale) -> Panels:
         show=[Curves(arms=["AdamW", *at_once, SWITCHED]), Curves(arms=["AdamW", *rising, SWITCHED])],
         claims=[
             Claim(
-                "Resuming AdamW with a larger beta1 brings no gain over the baseline",
-                every(*(as_low_as("AdamW", arm, NOTICEABLE) for arm in at_once)),
+                "Resuming AdamW with a larger beta1 brings no gain of 0.01 over the baseline",
+                every(*(as_low_as("AdamW", arm) for arm in at_once)),
             ),
             Claim(
-                "With a scheduler over beta1 there is no gain over the baseline either",
-                every(*(as_low_as("AdamW", arm, NOTICEABLE) for arm in rising)),
+                "With a scheduler over beta1 there is no gain of 0.01 over the baseline either",
+                every(*(as_low_as("AdamW", arm) for arm in rising)),
             ),
             Claim(
-                "A larger beta1 does not provide the gain of a switch to AdEMAMix",
-                every(*(lower(SWITCHED, arm) for arm in (*at_once, *rising))),
-                source="simply increasing beta1 in AdamW does not provide nearly the same gains as AdEMAMix",
+                "Unlike a larger beta1, a switch to AdEMAMix outperforms the baseline, and each of them",
+                every(*(lower(SWITCHED, arm) for arm in ("AdamW", *at_once, *rising))),
+                source="Here again---unlike when using AdEMAMix---none of those experiments outperform the baseline",
             ),
         ],
         caption=f"beta1 changes at step {lm.steps(SWITCH):,}, (a) at once, (b) over {lm.steps(WARMUP):,} steps. "

@@ -6,7 +6,8 @@ for alpha and beta3. Runs share their steps with AdamW.
 The paper gives neither the length of these runs nor the steps of the switch, but for a t_switch = 300k in its appendix.
 Here they are 500k steps with switches every 100k for the 110M model, and 770k with switches every 200k for the 1.3B
 one. Below paper scale, where all models are one, there is only the first of the two. AdEMAMix from scratch has its own
-settings and schedules. "At first" is the first validation after the switch.
+settings and schedules, so it is compared by a claim of its own. "At first" is while m2 fills, the 10k
+steps after the switch that beta3 = 0.9999 remembers, and the loss then the mean training loss, on the same batches.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Iterator, Sequence
 
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.report.kinds import Curves
-from ademamix.lab.reproduction.claims import Claim, at_step, every, gap, lower, ordered
+from ademamix.lab.reproduction.claims import Claim, Quantity, every, gap, lower, ordered, smoothed
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting
 
 STEPS = 500_000
 SWITCHES = (100_000, 200_000, 300_000)
 ALPHA, BETA3 = 2.0, 0.9999
+FILLED = 10_000
 SCRATCH = "AdEMAMix from scratch"
 
 
@@ -61,15 +63,24 @@ def _claims(lm: Setting, switches: Sequence[int]) -> Iterator[Claim]:
         every(*(lower(arm, "AdamW") for arm in arms)),
         source="it is possible to improve upon the baseline when activating AdEMAMix later during training",
     )
-    yield Claim("The earlier AdEMAMix is used, the better the final loss", ordered(SCRATCH, *arms))
+    yield Claim("The earlier the switch to AdEMAMix, the better the final loss", ordered(*arms))
+    yield Claim(
+        "AdEMAMix from scratch ends below each switch",
+        every(*(lower(SCRATCH, arm) for arm in arms)),
+        source="the earlier AdEMAMix is used, the better the final loss",
+    )
     yield Claim(
         "The gain of an earlier switch has diminishing returns",
         lower(gap(middle, earliest), gap(latest, middle)),
         source="the earlier the switch, the larger the gain, with diminishing returns",
     )
-    soon = [lm.steps(step) + lm.base.validate_every for step in switches]
+
+    def at_first(arm: str, step: int) -> Quantity:
+        return smoothed(arm, lm.steps(step) + lm.steps(FILLED), lm.steps(FILLED), "loss")
+
+    rises = [lower(at_first("AdamW", step), at_first(arm, step)) for arm, step in zip(arms, switches, strict=True)]
     yield Claim(
-        "The loss increases slightly at first",
-        every(*(lower(at_step("AdamW", step), at_step(arm, step)) for arm, step in zip(arms, soon, strict=True))),
+        "At first, after the switch, the loss is above AdamW's",
+        every(*rises),
         source="we observe the loss increases slightly at first before decreasing and outperforming the baseline",
     )

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from ademamix.lab.recipes.switch_from_adamw import ALPHA, BETA3, STEPS, switched
 from ademamix.lab.report.kinds import Curves
-from ademamix.lab.reproduction.claims import Claim, at_step, every, lower, ordered, within
+from ademamix.lab.reproduction.claims import SIMILAR, Claim, at_step, every, lower, ordered, within
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
 
 SWITCH = 300_000
-MARGIN = 0.01
 
 
 def plan(at: Scale) -> Panels:
@@ -34,8 +33,8 @@ def plan(at: Scale) -> Panels:
                 ordered(*(at_step(arm, compared) for arm in arms)),
             ),
             Claim(
-                f"The final losses are very similar, within {MARGIN:g}",
-                every(*(within(MARGIN, arm, without) for arm in longer)),
+                f"The final losses are very similar, within {SIMILAR:g}",
+                every(*(within(SIMILAR, arm, without) for arm in longer)),
             ),
             Claim("Without schedules the switch improves upon the baseline", lower(without, "AdamW")),
         ],

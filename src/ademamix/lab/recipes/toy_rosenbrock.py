@@ -80,6 +80,10 @@ def _claims(sweep: dict[Method, list[Descent]], rates: dict[Method, list[Descent
         for what, of in MEASURES.items()
     )
     yield Claim(
+        f"With a small beta1, {adam[0].beta:g}, Adam's iterates do not oscillate, but convergence is slow",
+        every(lower(off_floor[adam[0]], 0.1), *(lower(arrival[run], arrival[adam[0]]) for run in (*adam[1:], slow[0]))),
+    )
+    yield Claim(
         "Increasing Adam's beta1 makes the iterates move faster but with large oscillations",
         every(ordered(*(arrival[run] for run in reversed(adam))), ordered(*(path[run] for run in adam))),
     )

@@ -43,7 +43,8 @@ def indented(text: str) -> str:
 def laid_out(labels: Sequence[str], columns: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
     """Lay out columns, each a name and a cell for each of the labels, in `width`.
 
-    Where the columns do not fit beside each other they become rows, and where those do not fit either, lists.
+    Where that would wrap a cell, columns become rows if there are as many of them as labels; where words would have to
+    be broken both ways, each column becomes a list.
 
     >>> columns = [("AdamW", ["1.3254", "0.008"]), ("AdEMAMix", ["1.2789", "0.004"])]
     >>> print(laid_out(["loss", "learning rate"], columns, width=40))
@@ -67,10 +68,12 @@ def laid_out(labels: Sequence[str], columns: Sequence[tuple[str, Sequence[str]]]
     """
     rows = [["", *(name for name, _ in columns)]]
     rows += [[label, *(cells[number] for _, cells in columns)] for number, label in enumerate(labels)]
-    upright = _grid(rows, width, whole=1)
     turned = [[cell.strip() for cell in column] for column in zip(*rows, strict=True)]
+    grids = [_grid(rows, width), _grid(turned, width)]
+    if grids[0] is not None and len(grids[0]) > len(rows) and len(columns) >= len(labels):  # it wraps a cell
+        grids.reverse()
     lists = (_list(name, zip(labels, cells, strict=True), width) for name, cells in columns)
-    return "\n".join(upright or _grid(turned, width) or itertools.chain.from_iterable(lists))
+    return "\n".join(next(filter(None, grids), itertools.chain.from_iterable(lists)))
 
 
 def in_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
@@ -85,14 +88,11 @@ def in_rows(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     return "\n".join(_grid([header, *rows], width) or itertools.chain.from_iterable(lists))
 
 
-def _grid(rows: Sequence[Sequence[str]], width: int, whole: int = 0) -> list[str] | None:
-    """Lay rows out in columns, wrapped where there is most to wrap, but not the first `whole` ones.
-
-    None if a word would have to be broken.
-    """
+def _grid(rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
+    """Lay rows out in columns, wrapped where there is most to wrap; None if a word would have to be broken."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    narrowest = widths[:whole] + [max(map(_longest_word, column)) for column in columns[whole:]]
+    narrowest = [max(map(_longest_word, column)) for column in columns]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
         widest = max(range(len(widths)), key=lambda number: widths[number] - narrowest[number])
         if widths[widest] <= narrowest[widest]:

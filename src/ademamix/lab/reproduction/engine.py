@@ -7,10 +7,11 @@ stopped continues from there.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ FIRST_RATES = 3
 
 def reproduce(name: str, at: Scale, folder: Path, lab: Lab) -> Iterator[str]:
     """Carry out a recipe by name and yield its report in parts as they are found; the files go to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
     return carry_out(Reproduction(name, RECIPES[name], at, folder), load(name), lab)
 
 
@@ -48,13 +50,13 @@ def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]
         outcome = _train(panel.title, arms, reproduction.at, lab)
         warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
         reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
-        reproduction.write(_prose(plan), complete=False)  # before the plan thinks about the next one
+        reproduction.write(plan, complete=False)  # before the plan thinks about the next one
         yield reproduction.panels[-1].text(width)
         try:
             panel = panels.send(outcome)
         except StopIteration:
             panel = None
-    files = reproduction.write(_prose(plan), complete=True)
+    files = reproduction.write(plan, complete=True)
     yield "\n".join(f"{kind}: {path}" for kind, path in files)
 
 
@@ -76,17 +78,18 @@ class Reproduction:
         if panel.charts:
             self.pictures[panel.panel.figure] = self._draw(panel.panel.figure)
 
-    def write(self, prose: str, *, complete: bool) -> list[tuple[str, Path]]:
+    def write(self, plan: Plan, *, complete: bool) -> list[tuple[str, Path]]:
         """Write everything that is known; return the files by what they are."""
         about = {
             "recipe": self.name,
             "scale": self.at.name,
             "labels": list(self.recipe.labels),
             "ademamix": ademamix.__version__,
+            "plan": fingerprint(plan),
             "complete": complete,
         }
         contents = {
-            "report.md": self._markdown(prose, complete=complete),
+            "report.md": self._markdown(_prose(plan), complete=complete),
             "verdict.json": _json(about | {"panels": [panel.verdicts() for panel in self.panels]}),
             "panels.json": _json(about | {"panels": [panel.data() for panel in self.panels]}, indent=None),
         }
@@ -117,43 +120,65 @@ class Reproduction:
         return "\n\n".join(parts) + "\n"
 
 
+def searched(panel: Panel, at: Scale, run: tuning.Runner) -> tuple[dict[str, Run], tuning.Search | None]:
+    """Return the arms of a panel with the learning rates and beta2 that are best, and the search if there was one."""
+    if not panel.tune or not at.rounds:
+        return dict(panel.arms), None
+    bases = {name: panel.arms[name] for name in panel.tune}
+    search = tuning.Search(bases, tuning.tune(bases, FIRST_RATES, run, rounds=at.rounds))
+    following = {
+        name: tuning.with_choice(panel.arms[name], search.sweeps[other].best) for name, other in panel.follow.items()
+    }
+    return {**panel.arms, **search.runs, **following}, search
+
+
 def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str, Any], str]:
     """Return the arms with the learning rates and beta2 that were found, the record of the search, and it in words."""
-    arms = dict(panel.arms)
-    bases = {name: arms[name] for name in panel.tune}
-    if not bases or not at.rounds:
-        return arms, {}, ""
     title = f"{panel.title}: learning rates and beta2."
-    sweeps = tuning.tune(bases, FIRST_RATES, lambda tried: lab.carry_out(tried, title), rounds=at.rounds)
-    found = tuning.table(sweeps, tables.width_of_output())
-    arms |= {name: tuning.with_choice(bases[name], sweep.best) for name, sweep in sweeps.items()}
-    arms |= {name: tuning.with_choice(arms[name], sweeps[other].best) for name, other in panel.follow.items()}
-    text = f"{panel.title}: validation loss by learning rate and beta2, seed 0\n{found}"
-    return arms, tuning.records(bases, sweeps), text
+    arms, search = searched(panel, at, lambda tried: lab.carry_out(tried, title))
+    if search is None:
+        return arms, {}, ""
+    found = tuning.table(search.sweeps, tables.width_of_output())
+    return arms, search.records(), f"{panel.title}: validation loss by learning rate and beta2, seed 0\n{found}"
+
+
+def of_all_seeds(arms: Mapping[str, Run], seeds: Sequence[int]) -> dict[str, Run]:
+    """Return the runs of arms with each seed, by what to call them; arms that are the same run are one.
+
+    >>> from ademamix.lab.comparison.defaults import DEFAULT
+    >>> list(of_all_seeds({"AdamW": DEFAULT, "again": DEFAULT}, seeds=[1, 2]))
+    ['AdamW, seed 1', 'AdamW, seed 2']
+    """
+    labels: dict[str, str] = {}
+    runs: dict[str, Run] = {}
+    for seed in seeds:
+        for name, arm in arms.items():
+            run = arm.model_copy(update={"seed": seed})
+            runs[labels.setdefault(run.key, f"{name}, seed {seed}" if len(seeds) > 1 else name)] = run
+    return runs
 
 
 def _train(title: str, arms: Mapping[str, Run], at: Scale, lab: Lab) -> Outcome:
-    """Carry out the runs of all seeds; arms that are the same run are one."""
+    """Carry out the runs of all seeds."""
     if not arms:
         return Outcome({}, at.seeds)
-    runs = {name: [run.model_copy(update={"seed": seed}) for seed in at.seeds] for name, run in arms.items()}
-    named: dict[str, Run] = {}
-    labels: dict[str, str] = {}
-    for number, seed in enumerate(at.seeds):
-        for name, of_seed in runs.items():
-            label = labels.setdefault(of_seed[number].key, f"{name}, seed {seed}" if len(at.seeds) > 1 else name)
-            named.setdefault(label, of_seed[number])
-    results = lab.carry_out(named, f"{title}: training.")
-    trained = {
-        name: TrainedArm(
-            name,
-            arms[name],
-            [results[labels[run.key]] for run in of_seed],
-            [RunFolder(lab.options.runs, run) for run in of_seed],
-        )
-        for name, of_seed in runs.items()
-    }
+    runs = of_all_seeds(arms, at.seeds)
+    results = lab.carry_out(runs, f"{title}: training.")
+    by_key = {runs[label].key: result for label, result in results.items()}
+    trained = {}
+    for name, arm in arms.items():
+        folders = [RunFolder(lab.options.runs, arm.model_copy(update={"seed": seed})) for seed in at.seeds]
+        trained[name] = TrainedArm(name, arm, [by_key[folder.config.key] for folder in folders], folders)
     return Outcome(trained, at.seeds)
+
+
+def fingerprint(plan: Plan) -> str:
+    """Return a hash of the sources that decide a plan and its claims: its module, and those of ours that it uses."""
+    ours = ("ademamix.lab.recipes.", "ademamix.lab.reproduction.")
+    module = sys.modules[plan.__module__]
+    used = {getattr(value, "__module__", None) or "" for value in vars(module).values()} | {plan.__module__}
+    sources = [inspect.getsource(sys.modules[name]) for name in sorted(used) if name.startswith(ours)]
+    return hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
 
 
 def _prose(plan: Plan) -> str:

@@ -92,7 +92,10 @@ def _shown(panel: Panel, outcome: Outcome) -> list[Chart]:
 
 
 def arms_table(panel: Panel, outcome: Outcome) -> Table:
-    """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed."""
+    """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed.
+
+    A seed on which an arm ends above where the baseline was after a tenth of the steps has broken down there.
+    """
     baseline = outcome.arms[panel.baseline or next(iter(outcome.arms))]
     metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric != VALIDATION_LOSS]
     shared = _shared_settings(outcome)
@@ -103,7 +106,9 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
         settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
         words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
         rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])
-        rows[-1] += [*map(ending, arm.losses), *(_mean(arm.values(metric)) for metric in metrics)]
+        by_seed = zip(arm.losses, baseline.early_losses, strict=True)
+        rows[-1] += [f"{ending(loss)}{' (broke down)' if early < loss < math.inf else ''}" for loss, early in by_seed]
+        rows[-1] += [_mean(arm.values(metric)) for metric in metrics]
     header += [*(f"seed {seed}" for seed in outcome.seeds), *(metric.replace("_", " ") for metric in metrics)]
     return Table(header, rows, "Validation loss at the end")
 

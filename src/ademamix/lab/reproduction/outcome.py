@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,19 @@ class TrainedArm(Trained):
         found = zip(self.curves(metric), self.results, strict=True)
         return [_value(curve, step, diverged=result.diverged) for curve, result in found]
 
+    def smoothed(self, metric: str, step: int, over: int) -> list[float]:
+        """Return the mean of a metric over so many steps up to a step, for each seed; NaN: it was not recorded.
+
+        Infinite where the run had diverged by then.
+        """
+        start = step - over
+        curves = [{at: value for at, value in curve.items() if start < at <= step} for curve in self.curves(metric)]
+        ends = self.values(metric, step)
+        return [
+            statistics.fmean(curve.values()) if curve and math.isfinite(end) else end
+            for curve, end in zip(curves, ends, strict=True)
+        ]
+
     def highest(self, metric: str) -> list[float]:
         """Return the highest value of a metric, for each seed; infinite where the run diverged."""
         found = zip(self.curves(metric), self.results, strict=True)
@@ -61,6 +75,28 @@ class TrainedArm(Trained):
         """
         found = zip(self.curves(metric), self.results, strict=True)
         return [math.inf if result.diverged else _largest_rise([*curve.values()]) for curve, result in found]
+
+    def roughness(self, metric: str) -> list[float]:
+        """Return how far a metric is on average from midway between its neighbours, for each seed.
+
+        Of the last nine tenths of the run, since the first falls steeply. Infinite where it diverged, NaN where there
+        are fewer than three values.
+        """
+        start = self.run.steps // 10
+        late = [[value for step, value in curve.items() if step > start] for curve in self.curves(metric)]
+        found = zip(late, self.results, strict=True)
+        return [math.inf if result.diverged else _roughness(values) for values, result in found]
+
+    @property
+    def early_losses(self) -> list[float]:
+        """The validation loss of each seed after a tenth of the steps: a run that ends above it has broken down."""
+        return self.values(VALIDATION_LOSS, self.run.steps // 10)
+
+
+def _roughness(values: Sequence[float]) -> float:
+    triples = zip(values, values[1:], values[2:], strict=False)
+    bends = [abs(here - (before + after) / 2) for before, here, after in triples]
+    return statistics.fmean(bends) if bends else math.nan
 
 
 def _largest_rise(values: Sequence[float]) -> float:

@@ -127,6 +127,7 @@ class Plan:
     def __init__(self, runs: Mapping[str, Run], kept: Beginnings) -> None:
         self._runs, self._kept = runs, kept
         self._order = {name: place for place, name in enumerate(runs)}
+        self._keys: dict[tuple[str, int], str] = {}
         self._wanted = {name: {step: key(run, step) for step in changes(run)} for name, run in runs.items()}
 
     def to_keep(self, name: str) -> list[int]:
@@ -139,6 +140,21 @@ class Plan:
                 if other != name and self._leaves(name, step, wanted_key)
             }
         )
+
+    def shared_steps(self, name: str) -> int:
+        """Return how many of its first steps a run need not train, since they are kept or a run before it leaves them.
+
+        >>> from ademamix.lab.comparison.defaults import DEFAULT
+        >>> runs = {"AdamW": DEFAULT, "switched": DEFAULT.then(5000, Optimizer(name="ademamix", lr=4e-3))}
+        >>> plan = Plan(runs, Beginnings(Path("nowhere")))
+        >>> plan.shared_steps("AdamW"), plan.shared_steps("switched")
+        (0, 5000)
+        """
+        before = [other for other in self._runs if self._order[other] < self._order[name]]
+        for step, wanted_key in self._wanted[name].items():
+            if self._kept.has(self._runs[name], step) or any(self._leaves(each, step, wanted_key) for each in before):
+                return step
+        return 0
 
     def waits(self, name: str, unfinished: Collection[str]) -> bool:
         """Tell whether a run that comes before this one will leave it a beginning, but has not yet.
@@ -158,4 +174,8 @@ class Plan:
         return False
 
     def _leaves(self, name: str, step: int, wanted_key: str) -> bool:
-        return step < self._runs[name].steps and key(self._runs[name], step) == wanted_key
+        if step >= self._runs[name].steps:
+            return False
+        if (name, step) not in self._keys:  # asked for again and again while runs are in progress
+            self._keys[name, step] = key(self._runs[name], step)
+        return self._keys[name, step] == wanted_key

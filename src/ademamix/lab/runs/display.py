@@ -51,7 +51,7 @@ class Display:
         for name, status in statuses.items():
             while status.notices:
                 self._print(f"{name}: {status.notices.pop(0)}")
-        finished = {name for name, status in statuses.items() if status.result is not None}
+        finished = {name for name, status in statuses.items() if status.ended}
         if self._finished is None:  # runs that had finished before are no news, unless there are no others
             self._finished = finished if len(finished) < len(statuses) else set()
         new = [name for name in statuses if name in finished - self._finished]
@@ -142,6 +142,8 @@ def describe(status: Status) -> str:
     if status.result is not None:
         end = "diverged" if status.result.diverged else f"validation {status.result.validation_loss:.4f}"
         return f"finished, {end}"
+    if status.failure:
+        return "failed"
     if status.waits:
         return "waits for another process that trains it"
     if status.read is not None:
@@ -169,7 +171,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
     >>> total(runs, processes=2)
     '0 of 3 runs done, about 3:20 left in all'
     """
-    done = sum(status.result is not None for status in statuses.values())
+    done = sum(status.ended for status in statuses.values())
     count = f"{done} of {len(statuses)} runs done"
     begun = [_seconds_per_step(status, status.progress) for status in statuses.values() if status.progress is not None]
     if not begun or done == len(statuses):
@@ -178,7 +180,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
     left = [
         status.progress.seconds_left if status.progress is not None else status.steps_left * usual
         for status in statuses.values()
-        if status.result is None
+        if not status.ended
     ]
     return f"{count}, about {clock(max(max(left), sum(left) / processes))} left in all"
 

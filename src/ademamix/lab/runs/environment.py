@@ -26,19 +26,37 @@ def check_data(folder: RunFolder, fingerprint: str) -> None:
         )
 
 
-def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
-    """Refuse to show the results of runs whose data has changed since; data that is gone is taken to be unchanged."""
-    fingerprints: dict[Data, str | None] = {}
-    for folder in folders:
-        config = folder.config.data
-        if is_of_the_hub(config.source):  # taken to be unchanged: checking might mean reading it all again
-            continue
-        if config not in fingerprints:
+class CurrentData:
+    """The fingerprints of data as it is now, each computed once."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._fingerprints: dict[Data, str | None] = {}
+
+    def fingerprint(self, config: Data) -> str | None:
+        """Return the fingerprint of data, or None where it is taken to be unchanged.
+
+        Data of the hub is, since checking might mean reading it all again, and so is data that is gone.
+        """
+        if is_of_the_hub(config.source):
+            return None
+        if config not in self._fingerprints:
             try:
-                fingerprints[config] = data.fingerprint(config, cache)
+                self._fingerprints[config] = data.fingerprint(config, self._cache)
             except data.DataError:
-                fingerprints[config] = None
-        if (now := fingerprints[config]) is not None:
+                self._fingerprints[config] = None
+        return self._fingerprints[config]
+
+    def may_be(self, config: Data, fingerprint: str) -> bool:
+        """Tell whether data still has a fingerprint, or is taken to."""
+        return self.fingerprint(config) in (None, fingerprint)
+
+
+def check_kept(folders: Iterable[RunFolder], cache: Path) -> None:
+    """Refuse to show the results of runs whose data has changed since."""
+    current = CurrentData(cache)
+    for folder in folders:
+        if (now := current.fingerprint(folder.config.data)) is not None:
             check_data(folder, now)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ademamix.lab.config import Run
+from ademamix.lab.runs.archive import Archive
 from ademamix.lab.runs.display import Display
+from ademamix.lab.runs.environment import CurrentData
 from ademamix.lab.runs.execution import Options, processes_on
-from ademamix.lab.runs.record import Result
-from ademamix.lab.runs.runner import kept_results, run_all
+from ademamix.lab.runs.record import Result, RunError, RunFolder
+from ademamix.lab.runs.runner import Status, kept_results, run_all
 
 
 @dataclass(frozen=True)
@@ -19,23 +21,76 @@ class Lab:
     options: Options
     processes: int | None = None
     threads: int = 1
+    archive: Archive | None = None
+    """Where small records are read from, and written to as runs finish."""
+    trains: bool = True
+    """Whether a run that is not finished may be trained."""
+
+    @property
+    def at_once(self) -> int:
+        """How many runs are carried out at a time."""
+        return self.processes or processes_on(self.options.device)
 
     def kept(self, runs: Mapping[str, Run]) -> dict[str, Result]:
         """Return the results of those runs that are finished, by name."""
+        if self.archive is not None:
+            current = CurrentData(self.options.data) if self.trains else None
+            self.archive.restore(runs.values(), self.options.runs, current)
         return kept_results(runs, self.options)
 
     def carry_out(
-        self, runs: Mapping[str, Run], title: str, *, kept: Mapping[str, Result] | None = None
+        self,
+        runs: Mapping[str, Run],
+        title: str,
+        *,
+        kept: Mapping[str, Result] | None = None,
+        keep_going: bool = False,
     ) -> dict[str, Result]:
         """Carry out the runs that are not finished, and return the results of all by name.
 
-        `kept` is the result of :meth:`kept`, from callers that already have it.
+        `kept` is the result of :meth:`kept`, from callers that already have it. With `keep_going`, a run that fails
+        does not stop the others: it has no result.
         """
         if kept is None:
             kept = self.kept(runs)
+        self._archive(runs[name] for name in kept)
+        if not self.trains:
+            return self._all_kept(runs, kept)
         if len(kept) == len(runs):
             return run_all(runs, self.options, kept=kept)
         if kept:
             title += f"\nTrained before, and not again: {'; '.join(kept)}."
-        with Display(title, self.processes or processes_on(self.options.device)) as display:
-            return run_all(runs, self.options, kept=kept, processes=self.processes, threads=self.threads, watch=display)
+        with Display(title, self.at_once) as display:
+            return run_all(
+                runs,
+                self.options,
+                kept=kept,
+                processes=self.at_once,
+                threads=self.threads,
+                watch=self._archiving(display),
+                keep_going=keep_going,
+            )
+
+    def _all_kept(self, runs: Mapping[str, Run], kept: Mapping[str, Result]) -> dict[str, Result]:
+        if missing := [name for name in runs if name not in kept]:
+            raise RunError(
+                f"{len(missing)} of {len(runs)} runs are not finished, the first of them {missing[0]!r}, and nothing "
+                "is to be trained: without --no-training they are"
+            )
+        return dict(kept)
+
+    def _archiving(self, display: Display) -> Callable[[Mapping[str, Status]], None]:
+        archived: set[str] = set()
+
+        def watch(statuses: Mapping[str, Status]) -> None:
+            display(statuses)
+            finished = {name for name, status in statuses.items() if status.result is not None}
+            self._archive(statuses[name].config for name in finished - archived)
+            archived.update(finished)
+
+        return watch
+
+    def _archive(self, runs: Iterable[Run]) -> None:
+        if self.archive is not None:
+            for run in runs:
+                self.archive.add(RunFolder(self.options.runs, run))

@@ -167,6 +167,11 @@ class RunFolder:
                 raise
             _remove(model)
             temporary.replace(model)
+            self.write_result(result)
+
+    def write_result(self, result: Result) -> None:
+        """Write how the run ended, after which it is finished, and drop the checkpoints."""
+        with self.explained("write the result to"):
             if self._metrics.exists():
                 to_disk(self._metrics)
             write_atomically(self._result, json.dumps(_without_nan(asdict(result)), indent=1) + "\n")

@@ -29,6 +29,8 @@ class Status:
     config: Run
     progress: Progress | None = None
     result: Result | None = None
+    failure: str = ""
+    """Why it ended without a result."""
     waits: bool = False
     """Another process holds its folder."""
     read: tuple[int, int | None] | None = None
@@ -37,9 +39,14 @@ class Status:
     """Notices to show about it; whoever shows one removes it."""
 
     @property
+    def ended(self) -> bool:
+        """Whether it is finished, or has failed."""
+        return self.result is not None or bool(self.failure)
+
+    @property
     def steps_left(self) -> int:
         """The number of steps still to do."""
-        return 0 if self.result else self.config.steps - (self.progress.step if self.progress else 0)
+        return 0 if self.ended else self.config.steps - (self.progress.step if self.progress else 0)
 
 
 @dataclass(eq=False)
@@ -95,12 +102,14 @@ def run_all(
     processes: int | None = None,
     threads: int = 1,
     watch: Callable[[Mapping[str, Status]], None] = lambda statuses: None,
+    keep_going: bool = False,
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
     By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins;
     that all runs have the same data is checked as soon as one has begun. `watch(statuses)` is called about twice a
-    second. `kept` is the result of :func:`kept_results`, from callers that already have it.
+    second. `kept` is the result of :func:`kept_results`, from callers that already have it. With `keep_going`, a run
+    that fails does not stop the others: it has no result.
     """
     if kept is None:
         kept = kept_results(runs, options)
@@ -127,7 +136,7 @@ def run_all(
         idle: list[_Worker] = []
         running = 0
         while waiting or running:
-            unfinished = [name for name, status in statuses.items() if status.result is None]
+            unfinished = [name for name, status in statuses.items() if not status.ended]
             ready = [name for name in waiting if not plan.waits(name, unfinished)]
             while ready and running < at_once:
                 if not idle:
@@ -143,7 +152,7 @@ def run_all(
                 if name is None:
                     continue
                 begun = statuses[name].progress is not None
-                ended = _ended(event, statuses[name], name)
+                ended = _ended(event, statuses[name], name, keep_going=keep_going)
                 if statuses[name].notices:
                     watch(statuses)  # at once: an error may come next
                 if not begun and statuses[name].progress is not None:
@@ -151,7 +160,8 @@ def run_all(
                 if ended:
                     statuses[name].result = folders[name].result()
                     event.worker.run = None
-                    idle.append(event.worker)
+                    if event.line is not None:
+                        idle.append(event.worker)
                     running -= 1
                     break  # and give it the next one
             watch(statuses)
@@ -238,20 +248,21 @@ def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
             yield events.get(timeout=left)
 
 
-def _ended(event: _Event, status: Status, name: str) -> bool:
-    """Note what a process said about its run, and return whether that is finished."""
+def _ended(event: _Event, status: Status, name: str, *, keep_going: bool) -> bool:
+    """Note what a process said about its run, and return whether that has ended."""
     if event.line is None and event.worker.process.wait() == EXIT_CODE:
         raise _Stopped
-    if event.line is None:
-        raise RunError(f"{name}: {event.worker.explain_death()}")
-    message: dict[str, Any] = json.loads(event.line)
+    message: dict[str, Any] = {"failed": event.worker.explain_death()} if event.line is None else json.loads(event.line)
     if "notice" in message:
         status.notices.append(message["notice"])
         return False
     if "failed" in message:
-        raise RunError(f"{name}: {message['failed']}")
+        if not keep_going:
+            raise RunError(f"{name}: {message['failed']}")
+        status.failure = message["failed"]
+        status.notices.append(f"failed: {status.failure}")
     status.waits = "waits" in message
     status.read = message.get("read")
     if "progress" in message:
         status.progress = Progress(**message["progress"])
-    return "finished" in message
+    return "finished" in message or status.ended

@@ -1,0 +1,130 @@
+"""What recipes will take: how many runs, how many are shared or kept, and how long, from timed probes."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ademamix.lab.config import VALIDATION_COST, Cosine, Run
+from ademamix.lab.recipes import load
+from ademamix.lab.reproduction.engine import of_all_seeds, searched
+from ademamix.lab.reproduction.panel import Panel
+from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.runs.beginnings import Beginnings, Plan
+from ademamix.lab.runs.display import clock
+from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.runs.record import Result, RunFolder
+
+PROBE_STEPS = 100
+USUAL_SEARCH = 7
+"""How many runs the search for a learning rate and a beta2 takes for an arm: three, and two rounds of neighbours."""
+OVERHEAD = 1.05
+"""For checkpoints and for the beginning of a run."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The runs that recipes need."""
+
+    asked: int
+    """How many runs they name, with their seeds."""
+    needed: int
+    """How many different ones those are."""
+    missing: Mapping[str, Run]
+    """Those to be trained, by what they are called."""
+    searching: Sequence[Run]
+    """About as many runs as the searches for learning rates still take."""
+
+    def seconds(self, lab: Lab) -> float:
+        """Return about how long the training will take, from short runs of each kind."""
+        beginnings = Plan(self.missing, Beginnings(lab.options.beginnings))
+        work = [(run, run.steps - beginnings.shared_steps(name)) for name, run in self.missing.items()]
+        work += [(run, run.steps) for run in self.searching]
+        pace = {kind: seconds_per_step(run, lab) for kind, run in {_kind(run): run for run, _ in work}.items()}
+        total = sum(steps * (1 + _validation_share(run)) * pace[_kind(run)] for run, steps in work)
+        return OVERHEAD * total / lab.at_once
+
+    def words(self, seconds: float | None = None) -> str:
+        """Say it in a few sentences."""
+        kept = self.needed - len(self.missing)
+        parts = [
+            f"{self.asked} runs are asked for: {self.asked - self.needed} are the same as others, {kept} are kept,"
+        ]
+        parts.append(f"{len(self.missing)} are to be trained.")
+        if self.searching:
+            parts.append(f"Searches for learning rates take about {len(self.searching)} more.")
+        if seconds is not None:
+            parts.append(f"All that takes about {clock(seconds)}, by short runs of each kind.")
+        return " ".join(parts)
+
+
+def forecast(names: Iterable[str], at: Scale, lab: Lab) -> Forecast:
+    """Look ahead at recipes by name; nothing is trained."""
+    asked: list[Run] = []
+    needed: dict[str, tuple[str, Run]] = {}
+    searching: list[Run] = []
+    for name in names:
+        for panel in load(name)(at):
+            arms, left = _after_search(panel, at, lab)
+            searching += left
+            asked += [run for run in arms.values() for _ in at.seeds]
+            for label, run in of_all_seeds(arms, at.seeds).items():
+                needed.setdefault(run.key, (f"{name}: {label}", run))
+    kept = lab.kept({key: run for key, (_, run) in needed.items()})
+    missing = {label: run for key, (label, run) in needed.items() if key not in kept}
+    return Forecast(len(asked), len(needed), missing, searching)
+
+
+class _NotTrained(Exception):
+    """A search has come to runs that are not finished."""
+
+
+def _after_search(panel: Panel, at: Scale, lab: Lab) -> tuple[Mapping[str, Run], list[Run]]:
+    """Return the arms of a panel as far as its search is done, and about the runs that it still takes."""
+    done: set[str] = set()
+    missing: list[Run] = []
+
+    def from_kept(runs: Mapping[str, Run]) -> dict[str, Result]:
+        kept = lab.kept(runs)
+        done.update(runs[name].key for name in kept)
+        missing.extend(run for name, run in runs.items() if name not in kept)
+        if missing:
+            raise _NotTrained
+        return kept
+
+    try:
+        arms, _ = searched(panel, at, from_kept)
+    except _NotTrained:
+        usual = USUAL_SEARCH * len(panel.tune) - len(done) - len(missing)
+        more = itertools.islice(itertools.cycle(panel.arms[name] for name in panel.tune), max(0, usual))
+        return panel.arms, [*missing, *more]
+    return arms, []
+
+
+def seconds_per_step(run: Run, lab: Lab) -> float:
+    """Return how long a step of a run takes while others run beside it, from short runs."""
+    probe = run.changed(
+        steps=PROBE_STEPS, validate_every=PROBE_STEPS, schedule=Cosine(kind="cosine"), phases=(), probes=()
+    )
+    probes = {f"timing, {number}": probe.changed(seed=number) for number in range(lab.at_once)}
+    folders = [RunFolder(lab.options.runs, each).path for each in probes.values()]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # the times of another day
+    results = replace(lab, archive=None).carry_out(probes, "Timing short runs.")
+    for folder in folders:
+        shutil.rmtree(folder)
+    return statistics.fmean(result.seconds_per_step for result in results.values())
+
+
+def _validation_share(run: Run) -> float:
+    """Return the time for validations, divided by the time for steps."""
+    return VALIDATION_COST * run.validation_examples / run.batch / run.validate_every
+
+
+def _kind(run: Run) -> tuple[Any, ...]:
+    """Return what the time of a step depends on."""
+    return run.model, run.batch, run.accumulate, run.parameters, run.autocast, run.optimizer.name
