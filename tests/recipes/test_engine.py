@@ -115,6 +115,20 @@ def test_search_takes_what_is_best_on_seed_0(tmp_path: Path, lab: LabHere) -> No
     assert panel["searched"]["tuned"]["run"].get("seed", 0) == 0
 
 
+def test_an_arm_that_follows_takes_what_was_found_for_another(tmp_path: Path, lab: LabHere) -> None:
+    lm = SCALES["smoke"].lm("110m")
+
+    def plan(at: Scale) -> Panels:
+        arms = {"searched": lm.run("ademamix", alpha=2), "follows": lm.run("ademamix", alpha=5, lr=1e-9)}
+        yield Panel("follow", arms, tune=["searched"], follow={"follows": "searched"}, show=[Curves()])
+
+    list(carry_out(begun(tmp_path, SCALES["smoke"]), plan, lab))
+    (panel,) = read(tmp_path, "panels.json")["panels"]
+    searched, follows = (panel["arms"][name]["run"]["optimizer"] for name in ("searched", "follows"))
+    assert follows == {**searched, "settings": {**searched["settings"], "alpha": 5}}
+    assert set(panel["searched"]) == {"searched"}
+
+
 def test_the_paper_has_searched_already(tmp_path: Path, lab: LabHere) -> None:
     def plan(at: Scale) -> Panels:
         yield Panel("search", {"AdamW": SCALES["smoke"].lm("110m").run("adamw")}, tune=["AdamW"], show=[Curves()])

@@ -149,7 +149,30 @@ class UpdateNorms(_Probe):
         return {f"norm_of_{self.span}_updates": get_total_norm(changes).item()}
 
 
-Probe = Annotated[FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms, Field(discriminator="kind")]
+class TrainingLoss(_Probe):
+    """Record the mean loss on a fixed part of the training examples, measured as the validation loss is.
+
+    The two can then be compared; the loss of the steps is one of augmented images, with dropout.
+    """
+
+    kind: Literal["training-loss"]
+    every: Positive
+    examples: Positive
+    """How many, spread evenly over all; all, if there are fewer."""
+
+    @property
+    def first_step(self) -> int:
+        """The first multiple of `every`."""
+        return self.every
+
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
+        """Return the loss, if this step is one of those that count."""
+        return {} if training.step % self.every else {"training_loss": training.training_loss(self.examples)}
+
+
+Probe = Annotated[
+    FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms | TrainingLoss, Field(discriminator="kind")
+]
 """Every probe that a config can name."""
 
 

@@ -107,9 +107,17 @@ class Training:
 
     def validate(self) -> dict[str, float]:
         """Return the mean loss on the validation split and, for images, the share of right answers."""
+        found = self._evaluated(self.data.validation(self.config.validation_examples, chunk=self._validation_chunk))
+        return {"validation_loss": found.pop("loss"), **found}
+
+    def training_loss(self, examples: int) -> float:
+        """Return the mean loss on so many training examples, as in validation: neither augmented nor with dropout."""
+        return self._evaluated(self.data.training(examples, chunk=self._validation_chunk))["loss"]
+
+    def _evaluated(self, batches: Iterator[Batch]) -> dict[str, float]:
         losses, right, examples = [], 0, 0
         self.model.eval()
-        for batch in self.data.validation(self.config.validation_examples, chunk=self._validation_chunk):
+        for batch in batches:
             batch = self._placed(batch)
             with torch.no_grad(), self._autocast():
                 logits = models.logits(self.model, batch.inputs)
@@ -117,7 +125,7 @@ class Training:
             examples += len(batch.inputs)
             if self.config.data.kind == "images":
                 right += int((logits.argmax(-1) == batch.targets).sum())
-        row = {"validation_loss": math.fsum(losses) / examples}
+        row = {"loss": math.fsum(losses) / examples}
         return row | {"accuracy": right / examples} if self.config.data.kind == "images" else row
 
     def loss_on(self, batch: Batch) -> float:

@@ -52,24 +52,34 @@ class Windows:
         self._held_out = np.random.default_rng(0).choice(slots, held_out, replace=False) * (context + 1)
         # where each lay, counted in the text that is left
         self._cuts = np.sort(self._held_out) - np.arange(held_out) * (context + 1)
+        self._training_windows = windows
         self._starts = ShuffledEpochs(windows, batch=batch, seed=seed, stride=context)
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0."""
-        places = self._starts(step)[:, None] + np.arange(self._context + 1)
-        places += np.searchsorted(self._cuts, places, side="right") * (self._context + 1)
-        return _as_batch(self._tokens.training[places])
+        return self._trained_on(self._starts(step))
 
     def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
         """Yield `count` windows spread evenly over the validation text, in batches of `chunk`; fewer if it is short."""
         for windows in spread_evenly(self._validation_windows, count=count, chunk=chunk):
             yield self._cut(self._tokens.validation, windows * self._context)
 
+    def training(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` windows spread evenly over the training text, in batches of `chunk`; fewer if it is short."""
+        for windows in spread_evenly(self._training_windows, count=count, chunk=chunk):
+            yield self._trained_on(windows * self._context)
+
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training."""
         if not 0 <= index < self._held_out_batches:
             raise DataError(f"there is no held-out batch {index}: held_out_batches is {self._held_out_batches}")
         return self._cut(self._tokens.training, self._held_out[index * self._batch : (index + 1) * self._batch])
+
+    def _trained_on(self, starts: NDArray[np.int64]) -> Batch:
+        """Return windows by where they start in the training text that is left without the held-out ones."""
+        places = starts[:, None] + np.arange(self._context + 1)
+        places += np.searchsorted(self._cuts, places, side="right") * (self._context + 1)
+        return _as_batch(self._tokens.training[places])
 
     def _cut(self, tokens: Tokens, starts: NDArray[np.int64]) -> Batch:
         return _as_batch(tokens[starts[:, None] + np.arange(self._context + 1)])

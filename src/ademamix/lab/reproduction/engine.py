@@ -146,7 +146,10 @@ def searched(panel: Panel, at: Scale, run: tuning.Runner) -> tuple[dict[str, Run
         return dict(panel.arms), None
     bases = {name: panel.arms[name] for name in panel.tune}
     search = tuning.Search(bases, tuning.tune(bases, FIRST_RATES, run, rounds=at.rounds))
-    return {**panel.arms, **search.runs}, search
+    following = {
+        name: tuning.with_choice(panel.arms[name], search.sweeps[other].best) for name, other in panel.follow.items()
+    }
+    return {**panel.arms, **search.runs, **following}, search
 
 
 def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str, Any], str]:

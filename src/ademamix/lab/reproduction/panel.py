@@ -40,6 +40,8 @@ class Panel:
     """The arm that the table measures the others by; by default the first."""
     tune: Collection[str] = ()
     """The arms whose learning rate and beta2 are searched first, on seed 0."""
+    follow: Mapping[str, str] = field(default_factory=dict)
+    """The arms that take over what was found for another one, by the name of that one."""
     show: Sequence[Show] = ()
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()
