@@ -12,6 +12,8 @@ from ademamix.lab.data import Batch, DataError
 from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.tokens import TokenFiles, Tokens
 
+MOST_TEXT = 1 << 20
+
 
 class Windows:
     r"""Batches of windows of a text.
@@ -31,6 +33,7 @@ class Windows:
 
     def __init__(self, tokens: TokenFiles, *, context: int, batch: int, held_out_batches: int, seed: int) -> None:
         self.outputs, self.fingerprint = tokens.vocabulary, tokens.fingerprint
+        self.tokenizer = tokens.tokenizer
         self._tokens, self._context, self._batch = tokens, context, batch
         self._held_out_batches = held_out_batches
         held_out = held_out_batches * batch
@@ -70,6 +73,13 @@ class Windows:
         if not 0 <= index < self._held_out_batches:
             raise DataError(f"there is no held-out batch {index}: held_out_batches is {self._held_out_batches}")
         return self._cut(self._tokens.training, self._held_out[index * self._batch : (index + 1) * self._batch])
+
+    def validation_documents(self) -> list[str]:
+        """Return the validation text, of a long one about the first million tokens, by document."""
+        tokenizer, tokens = self.tokenizer(), self._tokens.validation[:MOST_TEXT]
+        ends = np.flatnonzero(tokens == tokenizer.separator)
+        parts = (part[part != tokenizer.separator] for part in np.split(tokens, ends))
+        return [tokenizer.decode(part.tolist()) for part in parts if len(part)]
 
     def _cut(self, tokens: Tokens, starts: NDArray[np.int64]) -> Batch:
         return _as_batch(tokens[starts[:, None] + np.arange(self._context + 1)])

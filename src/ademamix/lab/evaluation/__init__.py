@@ -1,0 +1,144 @@
+"""In-context evaluation of language models with lm-eval, during training and after it.
+
+A task is named as in lm-eval, or it is one of ours: small ones made of a run's validation text, which need no network
+(:mod:`~ademamix.lab.evaluation.code_tasks`), and those in `definitions/`, which lm-eval does not have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ademamix.lab.data import DataError
+from ademamix.lab.data.hub import cannot_be_had
+from ademamix.lab.evaluation import code_tasks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ademamix.lab.data import Dataset
+    from ademamix.lab.data.windows import Windows
+
+DEFINITIONS = Path(__file__).parent / "definitions"
+CODE_TASKS = tuple(code_tasks.TASKS)
+PAPER_TASKS = {
+    "arc_challenge": "ARC-Challenge",
+    "arc_easy": "ARC-Easy",
+    "boolq": "BoolQ",
+    "hellaswag": "HellaSwag",
+    "logiqa": "LogiQA",
+    "mathqa": "MathQA",
+    "winogrande": "Winogrande",
+    "mmlu": "MMLU",
+    "openbookqa": "OpenbookQA",
+    "piqa": "PIQA",
+    "pubmedqa": "PubmedQA",
+    "rewardbench": "RewardBench",
+    "rewardbench_reasoning": "RewardBench (reasoning)",
+    "sciq": "Sciq",
+    "truthfulqa_mc2": "TruthfulQA",
+}
+"""The paper's table icl_results: its names by lm-eval's."""
+PAPER_TASKS_DURING_TRAINING = ("mmlu_continuation", "rewardbench", "arc_challenge", "arc_easy")
+"""The paper's figure icl_results, for which each answer of MMLU is scored as a continuation of the question."""
+
+
+def metric(task: str) -> str:
+    """Return the name under which the accuracy in a task is recorded.
+
+    >>> metric("code_names")
+    'accuracy_on_code_names'
+    """
+    return f"accuracy_on_{task}"
+
+
+def accuracies(
+    logits: Callable[[Tensor], Tensor], data: Dataset, tasks: Sequence[str], *, context: int, batch: int = 32
+) -> dict[str, float]:
+    """Return the share of right answers in each task; `logits` maps token ids (batch, length) to those of a model."""
+    loaded = load(tasks, data)
+    from lm_eval.evaluator import evaluate
+
+    from ademamix.lab.evaluation.language_model import LabModel
+
+    model = LabModel(logits, _text(data).tokenizer(), context=context, batch=batch)
+    with _silent():
+        found = evaluate(model, loaded, bootstrap_iters=0, log_samples=False)
+    return {task: float(found["results"][task]["acc,none"]) for task in tasks}
+
+
+def load(tasks: Sequence[str], data: Dataset) -> Any:
+    """Return tasks as lm-eval takes them; those of our own are made of the validation text of the data."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise DataError("evaluation needs lm-eval, which is not installed: pip install 'ademamix[evaluation]'")
+    documents = _text(data).validation_documents() if set(tasks) & set(CODE_TASKS) else []
+    with _silent():
+        ours = {name: _code_task(name, documents) for name in tasks if name in CODE_TASKS}
+        named = [name for name in tasks if name not in ours]
+        loaded = _load_named(named) if named else {"tasks": {}, "groups": {}, "group_map": {}}
+    return {**loaded, "tasks": ours | loaded["tasks"]}
+
+
+def task_manager() -> Any:
+    """Return lm-eval's list of its tasks and of those in `definitions/`."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=DEFINITIONS)
+
+
+def _load_named(names: list[str]) -> Any:
+    manager = task_manager()
+    if unknown := [name for name in names if name not in manager.all_tasks]:
+        raise DataError(
+            f"there is no task {unknown[0]!r}: give {', '.join(CODE_TASKS)}, or one that `lm_eval ls tasks` lists"
+        )
+    try:
+        return manager.load(names)
+    except Exception as error:  # whatever the libraries raise: their errors have no class in common
+        raise cannot_be_had(f"the data of the tasks {', '.join(names)}", error) from error
+
+
+def _code_task(name: str, documents: Sequence[str]) -> Any:
+    from datasets import Dataset as Rows  # type: ignore[import-untyped]
+    from lm_eval.api.task import ConfigurableTask
+
+    rows = Rows.from_list([item._asdict() for item in code_tasks.items(name, documents)])
+    return ConfigurableTask(
+        config={
+            "task": name,
+            "output_type": "multiple_choice",
+            "custom_dataset": lambda **_: {"test": rows},
+            "test_split": "test",
+            "doc_to_text": "prompt",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+            "target_delimiter": "",
+            "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        }
+    )
+
+
+def _text(data: Dataset) -> Windows:
+    from ademamix.lab.data.windows import Windows
+
+    if not isinstance(data, Windows):
+        raise DataError("only language models can be evaluated on these tasks: train one, on text")
+    return data
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep lm-eval from writing its progress bars and advice between the lines of the lab."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(before)
