@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ademamix.lab.data.windows import Windows
 
 DEFINITIONS = Path(__file__).parent / "definitions"
-CODE_TASKS = tuple(code_tasks.TASKS)
 PAPER_TASKS = {
     "arc_challenge": "ARC-Challenge",
     "arc_easy": "ARC-Easy",
@@ -76,9 +75,9 @@ def load(tasks: Sequence[str], data: Dataset) -> Any:
     """Return tasks as lm-eval takes them; those of our own are made of the validation text of the data."""
     if importlib.util.find_spec("lm_eval") is None:
         raise DataError("evaluation needs lm-eval, which is not installed: pip install 'ademamix[evaluation]'")
-    documents = _text(data).validation_documents() if set(tasks) & set(CODE_TASKS) else []
+    documents = _text(data).validation_documents() if set(tasks) & {*code_tasks.TASKS} else []
     with _silent():
-        ours = {name: _code_task(name, documents) for name in tasks if name in CODE_TASKS}
+        ours = {name: _code_task(name, documents) for name in tasks if name in code_tasks.TASKS}
         named = [name for name in tasks if name not in ours]
         loaded = _load_named(named) if named else {"tasks": {}, "groups": {}, "group_map": {}}
     return {**loaded, "tasks": ours | loaded["tasks"]}
@@ -95,7 +94,7 @@ def _load_named(names: list[str]) -> Any:
     manager = task_manager()
     if unknown := [name for name in names if name not in manager.all_tasks]:
         raise DataError(
-            f"there is no task {unknown[0]!r}: give {', '.join(CODE_TASKS)}, or one that `lm_eval ls tasks` lists"
+            f"there is no task {unknown[0]!r}: give {', '.join(code_tasks.TASKS)}, or one that `lm_eval ls tasks` lists"
         )
     try:
         return manager.load(names)

@@ -2,7 +2,7 @@
 
 Each is multiple choice, as most of lm-eval's tasks are: a prompt, and choices of which one continues it in the text.
 The right answers are spread evenly over the kinds of choice, so that a preference for one of them, such as ")", gains
-nothing over guessing. The same text gives the same items, whatever the seed and the model.
+nothing over guessing: that gives 1/2 of code_quotes, 1/3 of code_brackets, and 1/4 of the others. The same text gives the same items, whatever the seed and the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from ademamix.lab.data.order import spread_evenly
 
 ITEMS = 400
 """Of each task; fewer, where the text has fewer."""
-CHOICES = 4
+LETTERS = "ABCD"
+CHOICES = len(LETTERS)
+"""At most."""
 PROMPT = 44
 """Characters; with any choice they fit into a context of 64 bytes."""
 CONTINUATION = 16
@@ -62,7 +64,9 @@ def items(task: str, documents: Sequence[str]) -> list[Item]:
     >>> items("code_brackets", ["x = values[1]\ny = f(x, z)\nz = {1, 2}\n"])[1]
     Item(prompt='x = values[1', choices=(')', ']', '}'), answer=1)
     """
-    places = [place for document in documents for place in TASKS[task](document)]
+    if task == LETTERED:
+        return [_lettered(item, number) for number, item in enumerate(items("code_keywords", documents))]
+    places = [place for document in documents for place in FINDERS[task](document)]
     by_kind: dict[str, list[_Place]] = {}
     by_length: dict[int, set[str]] = {}
     for place in places:
@@ -81,6 +85,15 @@ def items(task: str, documents: Sequence[str]) -> list[Item]:
     if not any(len(item.choices) > 1 for item in found):
         raise DataError(f"the validation text has nothing for the task {task}: train on code, or leave the task out")
     return found
+
+
+def _lettered(item: Item, number: int) -> Item:
+    """Return the item with its choices in the prompt, to be answered by a letter; each letter is right as often."""
+    choices = [choice for index, choice in enumerate(item.choices) if index != item.answer]
+    answer = number % len(item.choices)
+    choices.insert(answer, item.choices[item.answer])
+    listed = "".join(f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=True))
+    return Item(f"{item.prompt}{listed}\nAnswer:", tuple(f" {letter}" for letter in LETTERS), answer)
 
 
 def _spread(places: Sequence[_Place], count: int) -> Iterator[_Place]:
@@ -159,7 +172,7 @@ def _names(text: str) -> Iterator[_Place]:
             yield _Place(prompt, name, ending=text[found.end() : found.end() + 1])
 
 
-TASKS: dict[str, Callable[[str], Iterator[_Place]]] = {
+FINDERS: dict[str, Callable[[str], Iterator[_Place]]] = {
     "code_continuation": _continuations,
     "code_brackets": _brackets,
     "code_quotes": _quotes,
@@ -167,4 +180,8 @@ TASKS: dict[str, Callable[[str], Iterator[_Place]]] = {
     "code_keywords": _keywords,
     "code_names": _names,
 }
+"""Where the questions of each task are asked."""
+LETTERED = "code_keywords_lettered"
+"""The items of code_keywords, asked as lm-eval asks those of MMLU: which letter has the right answer?"""
+TASKS = (*FINDERS, LETTERED)
 """By the names that a config gives them."""
