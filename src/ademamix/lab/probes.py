@@ -181,19 +181,11 @@ class Evaluate(_Probe):
             return {}
         from ademamix.lab import evaluation
 
-        found = evaluation.accuracies(
-            training.logits,
-            training.data,
-            self.tasks,
-            context=training.config.model.context,
-            batch=training.validation_chunk,
-        )
+        found = evaluation.accuracies(training.logits, training.data, self.tasks, batch=training.validation_chunk)
         return {evaluation.metric(task): accuracy for task, accuracy in found.items()}
 
 
-Probe = Annotated[
-    FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms | Evaluate, Field(discriminator="kind")
-]
+Probe = Annotated[FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms | Evaluate, Field(discriminator="kind")]
 """Every probe that a config can name."""
 
 

@@ -34,7 +34,7 @@ class Windows:
     def __init__(self, tokens: TokenFiles, *, context: int, batch: int, held_out_batches: int, seed: int) -> None:
         self.outputs, self.fingerprint = tokens.vocabulary, tokens.fingerprint
         self.tokenizer = tokens.tokenizer
-        self._tokens, self._context, self._batch = tokens, context, batch
+        self._tokens, self.context, self._batch = tokens, context, batch
         self._held_out_batches = held_out_batches
         held_out = held_out_batches * batch
         # One window less than fit, so that there are as many at every phase.
@@ -59,14 +59,14 @@ class Windows:
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0."""
-        places = self._starts(step)[:, None] + np.arange(self._context + 1)
-        places += np.searchsorted(self._cuts, places, side="right") * (self._context + 1)
+        places = self._starts(step)[:, None] + np.arange(self.context + 1)
+        places += np.searchsorted(self._cuts, places, side="right") * (self.context + 1)
         return _as_batch(self._tokens.training[places])
 
     def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
         """Yield `count` windows spread evenly over the validation text, in batches of `chunk`; fewer if it is short."""
         for windows in spread_evenly(self._validation_windows, count=count, chunk=chunk):
-            yield self._cut(self._tokens.validation, windows * self._context)
+            yield self._cut(self._tokens.validation, windows * self.context)
 
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training."""
@@ -82,7 +82,7 @@ class Windows:
         return [tokenizer.decode(part.tolist()) for part in parts if len(part)]
 
     def _cut(self, tokens: Tokens, starts: NDArray[np.int64]) -> Batch:
-        return _as_batch(tokens[starts[:, None] + np.arange(self._context + 1)])
+        return _as_batch(tokens[starts[:, None] + np.arange(self.context + 1)])
 
 
 def _as_batch(windows: Tokens) -> Batch:

@@ -57,15 +57,20 @@ def metric(task: str) -> str:
 
 
 def accuracies(
-    logits: Callable[[Tensor], Tensor], data: Dataset, tasks: Sequence[str], *, context: int, batch: int = 32
+    logits: Callable[[Tensor], Tensor], data: Dataset, tasks: Sequence[str], *, batch: int = 32
 ) -> dict[str, float]:
-    """Return the share of right answers in each task; `logits` maps token ids (batch, length) to those of a model."""
+    """Return the share of right answers in each task.
+
+    `logits` maps token ids (batch, length) to logits (batch, length, vocabulary), and `data` is what the model was
+    trained on: its tokenizer and context are the model's, and its validation text is that of our tasks.
+    """
     loaded = load(tasks, data)
     from lm_eval.evaluator import evaluate
 
     from ademamix.lab.evaluation.language_model import LabModel
 
-    model = LabModel(logits, _text(data).tokenizer(), context=context, batch=batch)
+    text = _text(data)
+    model = LabModel(logits, text.tokenizer(), context=text.context, batch=batch)
     with _silent():
         found = evaluate(model, loaded, bootstrap_iters=0, log_samples=False)
     return {task: float(found["results"][task]["acc,none"]) for task in tasks}

@@ -20,7 +20,6 @@ from statistics import fmean
 from ademamix.lab.evaluation import PAPER_TASKS, PAPER_TASKS_DURING_TRAINING, code_tasks, metric
 from ademamix.lab.probes import Evaluate
 from ademamix.lab.recipes.forgetting import OPTIMIZERS
-from ademamix.lab.report.charts import Lines, Series
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import (
     Check,
@@ -35,8 +34,7 @@ from ademamix.lab.reproduction.claims import (
     some,
     within,
 )
-from ademamix.lab.reproduction.outcome import Outcome
-from ademamix.lab.reproduction.panel import Panel, Panels, Table
+from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
 
 EVERY = {"smoke": 10, "laptop": 4000, "paper": 50_000}
@@ -45,46 +43,41 @@ CONTINUED = "code_keywords"
 
 
 def plan(at: Scale) -> Panels:
-    """Yield a run of each optimizer, first while it trains, then at its end."""
+    """Yield a run of each optimizer, evaluated at intervals and at its end."""
     lm, interval = at.lm("1.3b").of_length(1_000_000), EVERY[at.name]
     during = after = (CONTINUED,) if at.name == "smoke" else tuple(code_tasks.FINDERS)
     by_letter, continued = code_tasks.LETTERED, CONTINUED
     if at.name == "paper":
         during, after = PAPER_TASKS_DURING_TRAINING, tuple(PAPER_TASKS)
         by_letter, continued = "mmlu", "mmlu_continuation"
-    at_end = tuple(sorted({*after, by_letter} - {*during}))
+    others = tuple(sorted({*after, by_letter} - {*during}))
     probes = (
         Evaluate(kind="evaluate", tasks=during, every=interval),
-        Evaluate(kind="evaluate", tasks=at_end, every=lm.base.steps),
+        Evaluate(kind="evaluate", tasks=others, every=lm.base.steps),
     )
-    arms = {label: lm.run(name, probes=probes) for label, name in OPTIMIZERS.items()}
-    margins = [_margin(task, step) for task in during for step in range(interval, lm.base.steps + 1, interval)]
-    found = yield Panel(
-        "During training",
-        arms,
-        show=[Curves(metric(task)) for task in during],
-        claims=[Claim("Except for a couple exceptions, AdEMAMix is performing better than AdamW", _ahead(margins))],
-        figure="during",
-    )
+    times = range(interval, lm.base.steps + 1, interval)
     yield Panel(
-        "After training",
-        arms,
-        charts=[_margins_chart(found, after)],
-        tables=[_table(found, tuple(dict.fromkeys((*after, continued, by_letter))))],
-        claims=list(_claims_after([_margin(task, lm.base.steps) for task in after], by_letter, continued)),
-        figure="after",
+        lm.title,
+        {label: lm.run(name, probes=probes) for label, name in OPTIMIZERS.items()},
+        show=[Curves(metric(task)) for task in during],
+        scores=[metric(task) for task in dict.fromkeys((*after, *during, by_letter))],
+        claims=[
+            Claim(
+                "Except for a couple exceptions, AdEMAMix is performing better than AdamW during training",
+                _ahead([_margin(task, step) for task in during for step in times]),
+            ),
+            *_claims_at_the_end([_margin(task, lm.base.steps) for task in after], by_letter, continued),
+        ],
     )
 
 
 def _margin(task: str, step: int) -> Quantity:
-    """Return by how much more AdEMAMix answers right than AdamW."""
-
-    def wrong(arm: str) -> Quantity:
-        """Return the share of wrong answers: a run that diverged is infinitely high, so not the right ones."""
-        right = at_step(arm, step, metric(task))
-        return overall(f"{arm}, wrong in {task} at step {step:,}", _wrong, [right])
-
-    return gap(wrong("AdamW"), wrong("AdEMAMix"))
+    """Return how much larger AdamW's share of wrong answers is: a run that diverged has to count as the worse one."""
+    adamw, ademamix = (
+        overall(f"{arm}, wrong in {task} at step {step:,}", _wrong, [at_step(arm, step, metric(task))])
+        for arm in OPTIMIZERS
+    )
+    return gap(adamw, ademamix)
 
 
 def _wrong(right: Sequence[float]) -> float:
@@ -96,7 +89,7 @@ def _ahead(margins: Sequence[Quantity]) -> Check:
     return lower(NEARLY_ALL, share)
 
 
-def _claims_after(margins: Sequence[Quantity], by_letter: str, continued: str) -> Iterator[Claim]:
+def _claims_at_the_end(margins: Sequence[Quantity], by_letter: str, continued: str) -> Iterator[Claim]:
     yield Claim("The model trained with AdEMAMix outperforms that of AdamW on nearly all tasks", _ahead(margins))
     yield Claim("On some tasks it does so by a large margin", some(*(lower(LARGE, margin) for margin in margins)))
     checks = [within(AROUND, last(arm, metric(by_letter)), GUESSING) for arm in OPTIMIZERS]
@@ -107,19 +100,3 @@ def _claims_after(margins: Sequence[Quantity], by_letter: str, continued: str) -
         source="we concatenate the question prompt and each answer separately, and pick the most likely answer. We "
         "found it allows a much better comparison of smaller models, which otherwise fluctuates around random guessing",
     )
-
-
-def _means(found: Outcome, task: str) -> list[float]:
-    return [fmean(found.arms[arm].values(metric(task))) for arm in OPTIMIZERS]
-
-
-def _table(found: Outcome, tasks: Sequence[str]) -> Table:
-    rows = [[PAPER_TASKS.get(task, task), *(f"{mean:.3f}" for mean in _means(found, task))] for task in tasks]
-    return Table(["task", *OPTIMIZERS], rows, "Share of right answers at the end")
-
-
-def _margins_chart(found: Outcome, tasks: Sequence[str]) -> Lines:
-    means = {task: _means(found, task) for task in tasks}
-    series = [Series.of(task, [adamw], [ademamix - adamw]) for task, (adamw, ademamix) in means.items()]
-    title, x, y = "After training", "right answers with AdamW", "more right answers with AdEMAMix"
-    return Lines(title, x, y, series, joined=False, levels={"0": 0.0})

@@ -44,8 +44,10 @@ class Panel:
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()
     """Of numbers that were computed."""
+    scores: Sequence[str] = ()
+    """Metrics whose last values have a table of their own, a row each."""
     tables: Sequence[Table] = ()
-    """Beside that of the arms, which the engine writes."""
+    """Beside those of the arms, which the engine writes."""
     claims: Sequence[Claim] = ()
     caption: str = ""
     """The settings, in words; it stands below the figure and in the report."""
