@@ -7,6 +7,7 @@ A task is named as in lm-eval, or it is one of ours: small ones made of a run's 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import logging
@@ -88,8 +89,9 @@ def load(tasks: Sequence[str], data: Dataset) -> Any:
     return {**loaded, "tasks": ours | loaded["tasks"]}
 
 
+@functools.cache
 def task_manager() -> Any:
-    """Return lm-eval's list of its tasks and of those in `definitions/`."""
+    """Return lm-eval's list of its tasks and of those in `definitions/`; reading thousands of files takes a while."""
     from lm_eval.tasks import TaskManager
 
     return TaskManager(include_path=DEFINITIONS)

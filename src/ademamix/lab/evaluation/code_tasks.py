@@ -1,9 +1,9 @@
 """Small tasks about Python code, made of a run's own validation text: what a model of a few thousand parameters can do.
 
 Each is multiple choice, as most of lm-eval's tasks are: a prompt, and choices of which one continues it in the text.
-The right answers are spread evenly over the kinds of choice, so that a preference for one of them, such as ")", gains
-nothing over guessing, which gives 1/2 of code_quotes, 1/3 of code_brackets, and 1/4 of the others. The same text gives
-the same items, whatever the seed and the model.
+As far as the text allows, the right answers are spread evenly over the kinds of choice, so that a preference for one of
+them, such as ")", gains nothing over guessing, which gives 1/2 of code_quotes, 1/3 of code_brackets, and 1/4 of the
+others. The same text gives the same items, whatever the seed and the model.
 """
 
 from __future__ import annotations
