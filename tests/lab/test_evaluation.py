@@ -12,7 +12,6 @@ from datasets import Dataset as Rows
 from lm_eval.api.instance import Instance
 from lm_eval.tasks._yaml_loader import load_yaml
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from transformers import AutoModelForCausalLM
 
 from ademamix.lab import data, evaluation
 from ademamix.lab.data import DataError
@@ -159,8 +158,11 @@ def test_no_preference_for_a_kind_of_answer_pays(task: str, windows) -> None:
     if task == "code_indentation":
         kinds = [str(len(kind) - len(kind.lstrip())) for kind in kinds]
     counts = [kinds.count(kind) for kind in set(kinds)]
-    assert max(counts) == code_tasks.ITEMS // len(counts)
-    assert sum(counts) > 0.95 * code_tasks.ITEMS  # one or two kinds may be rare
+    if task == code_tasks.LETTERED:
+        assert max(counts) - min(counts) <= 1
+    else:
+        assert max(counts) == code_tasks.ITEMS // len(counts)
+        assert sum(counts) > 0.9 * code_tasks.ITEMS  # one or two kinds may be rare
     assert len(counts) == {"code_quotes": 2, "code_brackets": 3, "code_keywords": len(code_tasks.KEYWORDS)}.get(task, 4)
 
 
@@ -189,10 +191,7 @@ def test_the_probe_records_at_intervals_and_at_the_end(tmp_path: Path) -> None:
     rows = RunFolder(options.runs, probed).metrics()
     recorded = {row["step"]: row["accuracy_on_code_quotes"] for row in rows if "accuracy_on_code_quotes" in row}
     assert list(recorded) == [4, 6]
-    after = AutoModelForCausalLM.from_pretrained(RunFolder(options.runs, probed).path / "model").eval()
-    dataset = data.load(CODE.data, model=CODE.model, batch=2, seed=0, cache=options.data)
-    with torch.no_grad():
-        again = evaluation.accuracies(lambda ids: logits(after, ids), dataset, ["code_quotes"])
+    again = evaluation.after_training(RunFolder(options.runs, probed).path, ["code_quotes"], options.data)
     assert again == {"code_quotes": recorded[6]}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ademamix.lab import data
 from ademamix.lab.data import DataError
 from ademamix.lab.data.hub import cannot_be_had
 from ademamix.lab.evaluation import code_tasks
@@ -58,30 +59,45 @@ def metric(task: str) -> str:
 
 
 def accuracies(
-    logits: Callable[[Tensor], Tensor], data: Dataset, tasks: Sequence[str], *, batch: int = 32
+    predict: Callable[[Tensor], Tensor], text: Dataset, tasks: Sequence[str], *, batch: int = 32
 ) -> dict[str, float]:
     """Return the share of right answers in each task.
 
-    `logits` maps token ids (batch, length) to logits (batch, length, vocabulary), and `data` is what the model was
-    trained on: its tokenizer and context are the model's, and its validation text is that of our tasks.
+    `predict` maps token ids (batch, length) to logits (batch, length, vocabulary), and `text` is what the model was
+    trained on: its tokenizer and context are the model's, and its validation split has the items of our tasks.
     """
-    loaded = load(tasks, data)
+    loaded = load(tasks, text)
     from lm_eval.evaluator import evaluate
 
     from ademamix.lab.evaluation.language_model import LabModel
 
-    text = _text(data)
-    model = LabModel(logits, text.tokenizer(), context=text.context, batch=batch)
+    windows = _windows(text)
+    model = LabModel(predict, windows.tokenizer(), context=windows.context, batch=batch)
     with _silent():
         found = evaluate(model, loaded, bootstrap_iters=0, log_samples=False)
     return {task: float(found["results"][task]["acc,none"]) for task in tasks}
 
 
-def load(tasks: Sequence[str], data: Dataset) -> Any:
-    """Return tasks as lm-eval takes them; those of our own are made of the validation text of the data."""
+def after_training(run: Path, tasks: Sequence[str], cache: Path) -> dict[str, float]:
+    """Return the share of right answers of a finished run, by its folder; `cache` has the tokens of its text."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from ademamix.lab.runs.record import open_folder
+
+    config = open_folder(run).config
+    text = data.load(config.data, model=config.model, batch=config.batch, seed=config.seed, cache=cache)
+    load(tasks, text)  # whatever is wrong with them is said before a large model is read
+    model = AutoModelForCausalLM.from_pretrained(run / "model").eval()
+    with torch.no_grad():
+        return accuracies(lambda ids: model(ids).logits, text, tasks)
+
+
+def load(tasks: Sequence[str], text: Dataset) -> Any:
+    """Return tasks as lm-eval takes them; those of our own are made of the validation split of the text."""
     if importlib.util.find_spec("lm_eval") is None:
         raise DataError("evaluation needs lm-eval, which is not installed: pip install 'ademamix[evaluation]'")
-    documents = _text(data).validation_documents() if set(tasks) & {*code_tasks.TASKS} else []
+    documents = _windows(text).validation_documents() if set(tasks) & {*code_tasks.TASKS} else []
     with _silent():
         ours = {name: _code_task(name, documents) for name in tasks if name in code_tasks.TASKS}
         named = [name for name in tasks if name not in ours]
@@ -129,12 +145,12 @@ def _code_task(name: str, documents: Sequence[str]) -> Any:
     )
 
 
-def _text(data: Dataset) -> Windows:
+def _windows(text: Dataset) -> Windows:
     from ademamix.lab.data.windows import Windows
 
-    if not isinstance(data, Windows):
+    if not isinstance(text, Windows):
         raise DataError("only language models can be evaluated on these tasks: train one, on text")
-    return data
+    return text
 
 
 @contextlib.contextmanager
