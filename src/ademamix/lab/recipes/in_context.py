@@ -73,15 +73,12 @@ def plan(at: Scale) -> Panels:
 
 def _margin(task: str, step: int) -> Quantity:
     """Return how much larger AdamW's share of wrong answers is: a run that diverged has to count as the worse one."""
-    adamw, ademamix = (
-        overall(f"{arm}, wrong in {task} at step {step:,}", _wrong, [at_step(arm, step, metric(task))])
-        for arm in OPTIMIZERS
-    )
-    return gap(adamw, ademamix)
 
+    def wrong(right: Sequence[float]) -> float:
+        return 1 - right[0] if math.isfinite(right[0]) else math.inf
 
-def _wrong(right: Sequence[float]) -> float:
-    return 1 - right[0] if math.isfinite(right[0]) else math.inf
+    at = {arm: at_step(arm, step, metric(task)) for arm in OPTIMIZERS}
+    return gap(*(overall(f"{arm}, wrong in {task} at step {step:,}", wrong, [at[arm]]) for arm in at))
 
 
 def _ahead(margins: Sequence[Quantity]) -> Check:
