@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ademamix.lab.config import ConstantThenLinear, Run
+from ademamix.lab.evaluation import PAPER_TASKS
 from ademamix.lab.recipes import ScaleName, load
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs import beginnings
@@ -112,6 +113,16 @@ def test_vit_at_laptop_scale() -> None:
         assert set(panel.arms) == {*panel.tune, *panel.follow}
         assert "AdamW" in panel.tune
         assert {run.optimizer.settings["beta3"] for run in list(panel.arms.values())[1:]} == {0.95, 0.995}
+
+
+def test_in_context() -> None:
+    (panel,) = load("in-context")(SCALES["paper"])
+    during, after = panel.arms["AdEMAMix"].probes
+    assert {(run.steps, run.batch, run.model.width) for run in panel.arms.values()} == {(1_000_000, 128, 2048)}
+    assert (during.tasks, during.every) == (("mmlu_continuation", "rewardbench", "arc_challenge", "arc_easy"), 50_000)
+    assert after.every == 1_000_000
+    assert {*during.tasks, *after.tasks} == {*PAPER_TASKS, "mmlu_continuation"}
+    assert len(PAPER_TASKS) == 15
 
 
 def test_baselines_are_shared_at_laptop_scale() -> None:

@@ -46,8 +46,10 @@ class Panel:
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()
     """Of numbers that were computed."""
+    scores: Sequence[str] = ()
+    """Metrics whose last values have a table of their own, a row each."""
     tables: Sequence[Table | Callable[[Outcome], Table]] = ()
-    """Beside that of the arms, which the engine writes."""
+    """Beside those of the arms, which the engine writes."""
     measure: Callable[[], Any] | None = None
     """Something to measure once, beside the runs: data for a JSON file, which is kept and part of the outcome."""
     claims: Sequence[Claim] = ()
