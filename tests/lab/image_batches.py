@@ -11,9 +11,9 @@ DIGITS = ViT(kind="vit", width=16, layers=1, heads=1, patch=2, image=8, channels
 SMALL = ViT(kind="vit", width=16, layers=1, heads=1, patch=2, image=4, channels=3)
 
 
-def read(source="digits", *, model=DIGITS, batch=32, seed=0, **settings):
+def read(source="digits", *, model=DIGITS, batch=32, seed=0, cache=None, **settings):
     config = Images(kind="images", source=str(source), **settings)
-    return load(config, model=model, batch=batch, seed=seed, cache=None)  # images need no cache
+    return load(config, model=model, batch=batch, seed=seed, cache=cache)  # only CIFAR-10 needs one
 
 
 def same(one, two):

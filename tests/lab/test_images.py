@@ -64,6 +64,33 @@ def test_training_held_out_and_validation_digits_are_disjoint(digits):
         data.held_out(2)
 
 
+def test_fewer_images_are_among_more_and_the_same_for_every_seed(digits):
+    def trained(**settings):
+        (everything,) = read(augment=False, held_out_batches=2, **settings).training(2000, chunk=2000)
+        return set(rows(everything.inputs))
+
+    few, more, every = (trained(examples=count) for count in (40, 400, None))
+    assert [len(few), len(more), len(every)] == [40, 400, 1442 - 64]
+    assert few < more < every
+    assert trained(examples=40, seed=3) == few
+    assert trained(examples=9999) == every
+    data = read(augment=False, held_out_batches=2, examples=40)
+    assert {row for step in range(5) for row in rows(data.batch(step).inputs)} == few
+    assert all(same(data.held_out(index), digits[False].held_out(index)) for index in (0, 1))
+    assert data.fingerprint == digits[False].fingerprint
+    with pytest.raises(DataError, match="a batch of 32 images needs as many, got 20 for training"):
+        read(examples=20)
+
+
+def test_training_images_are_looked_at_without_augmentation(digits):
+    (plain,) = digits[True].training(50, chunk=50)
+    (expected,) = digits[False].training(50, chunk=50)
+    assert same(plain, expected)
+    assert plain.targets.dtype == torch.int64
+    chunks = [len(batch.targets) for batch in digits[True].training(50, chunk=32)]
+    assert chunks == [32, 18]
+
+
 def test_a_batch_is_a_function_of_seed_and_step(digits):
     again = read(held_out_batches=2)
     steps = [5, 0, 100, 43]
@@ -112,7 +139,7 @@ def test_only_training_batches_are_augmented(digits):
 
 def test_a_split_without_images_is_refused(monkeypatch):
     empty, some = (Pictures(np.zeros(n, np.int64), lambda _: Image.new("L", (8, 8))) for n in (0, 40))
-    monkeypatch.setattr(images, "open_pictures", lambda source: Splits(some, empty, classes=2))
+    monkeypatch.setattr(images, "open_pictures", lambda source, cache: Splits(some, empty, classes=2))
     with pytest.raises(DataError, match="'digits' has no images for validation"):
         read()
 
@@ -123,7 +150,7 @@ def test_digits_are_cropped_slightly_and_never_mirrored(monkeypatch):
     labels = np.arange(256) % 2
     some = Pictures(labels, lambda index: Image.fromarray(left))
     splits = Splits(some, some, classes=2, photographs=False)
-    monkeypatch.setattr(images, "open_pictures", lambda source: splits)
+    monkeypatch.setattr(images, "open_pictures", lambda source, cache: splits)
     plain, changed = (read(augment=augment, batch=256).batch(0).inputs for augment in (False, True))
     dark, light = plain.min(), plain.max()
     assert torch.allclose(changed[:, :, :, 0], light, atol=0.2)

@@ -31,6 +31,7 @@ def test_sentencepiece_gives_the_text_back_and_the_same_model_again(prose, train
     assert ids[-1] == processor.eos_id()
     assert ids.count(processor.eos_id()) == 1
     assert processor.decode(ids[:-1]) == everything[: len(everything) - len(everything) // 10]
+    assert tokens.tokenizer().decode(ids[:-1]) == processor.decode(ids[:-1])
     assert len(ids) < 0.5 * len(everything)
     source = text.open_source(str(prose), prose.parent)
     assert tokenizers.train_sentencepiece(source, 600) == model
@@ -44,6 +45,7 @@ def test_sentencepiece_gives_every_text_back(trained, document):
     tokenizer = tokenizers.SentencePiece(trained[1])
     (ids,) = tokenizer.encode([document])
     assert SentencePieceProcessor(model_proto=trained[1]).decode(ids.tolist()) == document
+    assert tokenizer.decode(ids.tolist()) == document
     assert tokenizer.separator not in ids
 
 
@@ -78,6 +80,7 @@ def test_a_saved_hugging_face_tokenizer_is_used(folder, cache, tmp_path, monkeyp
     assert tokens.vocabulary == 4
     assert tokens.training.tolist() == [2, 3, 0, 1, 3, 3, 1]
     assert tokens.validation.tolist() == [3, 2, 1]
+    assert tokens.tokenizer().decode([3, 2]) == "two one"
     save(["[UNK]", "[END]", "two", "one"], eos_token="[END]")
     monkeypatch.setenv("HOME", str(tmp_path))
     changed = tokens_of(folder, cache, tokenizer="~/saved")

@@ -48,12 +48,14 @@ def test_an_epoch_visits_every_window_once_and_nothing_held_out(context, batch, 
     inputs = torch.cat([each.inputs for each in batches])
     targets = torch.cat([each.targets for each in batches])
     assert inputs.dtype == targets.dtype == torch.int64
+    looked_at = torch.cat([each.inputs for each in windows.training(count, chunk=2)])
     taken_out = {token for index in range(held_out_batches) for token in tokens_in(windows.held_out(index))}
     assert len(taken_out) == held_out
     rank = {token: number for number, token in enumerate(sorted(set(range(trained + held_out)) - taken_out))}
     inputs, targets = (
         torch.tensor([[rank[token] for token in row] for row in each.tolist()]) for each in (inputs, targets)
     )
+    assert [rank[token] for token in looked_at.flatten().tolist()] == list(range(count * context))
     assert torch.equal(targets, inputs + 1)
     assert torch.equal(inputs, inputs[:, :1] + torch.arange(context))
     for epoch in range(epochs):

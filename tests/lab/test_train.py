@@ -184,6 +184,22 @@ def test_a_training_batch_is_followed_from_just_before_it(tmp_path: Path) -> Non
     assert losses[7] == training.loss_on(dataset.batch(7)), "the batch that the next step trains on"
 
 
+@pytest.mark.parametrize("run", [TINY, VIT], ids=["text", "images"])
+def test_the_training_loss_is_measured_as_the_validation_loss_is(run: Run, tmp_path: Path) -> None:
+    run = changed(run, model={**run.model.model_dump(), "dropout": 0.1})
+    rows = _rows(changed(run, probes=[{"kind": "training-loss", "every": 12, "examples": 40}]), tmp_path)
+    losses = {row["step"]: row["training_loss"] for row in rows if "training_loss" in row}
+    assert list(losses) == [12, 24]
+    dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path / "data")
+    training = Training(run, dataset, "cpu")
+    for _ in range(12):
+        training.advance()
+    (batch,) = dataset.training(40, chunk=40)
+    with torch.no_grad():
+        loss = models.cross_entropy(models.logits(training.model.eval(), batch.inputs), batch.targets)
+    assert losses[12] == pytest.approx(loss.item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("parameters", ["fp32", "bf16"])
 def test_update_norms_are_those_of_the_change_over_a_span(parameters: str, tmp_path: Path) -> None:
     run = changed(TINY, parameters=parameters)

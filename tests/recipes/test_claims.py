@@ -23,6 +23,7 @@ from ademamix.lab.reproduction.claims import (
     last,
     lower,
     lowest,
+    lowest_ever,
     measured,
     ordered,
     overall,
@@ -221,6 +222,7 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert at_step("a", 40, "norm").values(found) == [6.0, INF]
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
     assert highest("a", "norm").values(found) == [7.0, INF]
+    assert lowest_ever("a", "norm").values(found) == [5.0, INF]
     assert largest_rise("a", "norm").values(found) == [2.0, INF]
     assert math.isnan(largest_rise("a", "unknown").values(found)[0])
     assert roughness("a", "norm").values(found) == [1.5, INF]

@@ -13,12 +13,13 @@ from ademamix.lab.config import Run
 from ademamix.lab.probes import FollowTrainingBatch, UpdateNorms
 from ademamix.lab.recipes import Recipe
 from ademamix.lab.report.kinds import Curves, EndAgainst, Forgetting, Gap, HeatMap, Scatter
-from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, lower, measured
+from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, Quantity, lower, measured
 from ademamix.lab.reproduction.engine import Reproduction, carry_out
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels, Plan
 from ademamix.lab.reproduction.scale import SCALES, Scale, grid
-from ademamix.lab.runs.record import Result
+from ademamix.lab.runs.archive import Archive
+from ademamix.lab.runs.record import Result, RunError
 from lab_here import LabHere
 
 TWO_SEEDS = replace(SCALES["smoke"], name="laptop", seeds=(1, 2), rounds=0)
@@ -114,6 +115,20 @@ def test_search_takes_what_is_best_on_seed_0(tmp_path: Path, lab: LabHere) -> No
     assert panel["searched"]["tuned"]["run"].get("seed", 0) == 0
 
 
+def test_an_arm_that_follows_takes_what_was_found_for_another(tmp_path: Path, lab: LabHere) -> None:
+    lm = SCALES["smoke"].lm("110m")
+
+    def plan(at: Scale) -> Panels:
+        arms = {"searched": lm.run("ademamix", alpha=2), "follows": lm.run("ademamix", alpha=5, lr=1e-9)}
+        yield Panel("follow", arms, tune=["searched"], follow={"follows": "searched"}, show=[Curves()])
+
+    list(carry_out(begun(tmp_path, SCALES["smoke"]), plan, lab))
+    (panel,) = read(tmp_path, "panels.json")["panels"]
+    searched, follows = (panel["arms"][name]["run"]["optimizer"] for name in ("searched", "follows"))
+    assert follows == {**searched, "settings": {**searched["settings"], "alpha": 5}}
+    assert set(panel["searched"]) == {"searched"}
+
+
 def test_the_paper_has_searched_already(tmp_path: Path, lab: LabHere) -> None:
     def plan(at: Scale) -> Panels:
         yield Panel("search", {"AdamW": SCALES["smoke"].lm("110m").run("adamw")}, tune=["AdamW"], show=[Curves()])
@@ -186,6 +201,28 @@ def test_losses_on_training_batches_are_normalised(tmp_path: Path, lab: LabHere)
     normalised = dict(zip(series["x"], series["y"], strict=True))
     assert (normalised[-1], normalised[5]) == (0.0, -1.0)
     assert normalised[17] < -1.0  # a model at its beginning improves on everything
+
+
+def test_what_is_measured_is_measured_once_and_archived(tmp_path: Path, lab: LabHere) -> None:
+    times = iter([[0.25], [0.5]])
+
+    def plan(at: Scale) -> Panels:
+        share = Quantity("share", lambda found: found.measured, exact=True)
+        yield Panel("measured", measure=lambda: next(times), claims=[Claim("the share is small", lower(share, 0.3))])
+
+    archived = replace(lab, archive=Archive(tmp_path / "records"))
+    for place, of in (("first", archived), ("second", replace(archived, trains=False)), ("first", lab)):
+        (tmp_path / place).mkdir(exist_ok=True)
+        list(carry_out(begun(tmp_path / place), plan, of))
+        (panel,) = read(tmp_path / place)["panels"]
+        assert panel["claims"][0]["numbers"]["share"] == [0.25]
+    (tmp_path / "third").mkdir()
+    with pytest.raises(RunError, match="measured was not measured"):
+        list(carry_out(begun(tmp_path / "third"), plan, replace(lab, trains=False)))
+    (tmp_path / "third" / "measured.json").write_text("{")
+    with pytest.raises(RunError, match="is damaged"):
+        list(carry_out(begun(tmp_path / "third"), plan, lab))
+    assert next(times) == [0.5]
 
 
 def test_table_has_the_paired_difference_and_its_spread(tmp_path: Path, lab: LabHere) -> None:

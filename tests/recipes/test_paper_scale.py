@@ -127,11 +127,8 @@ OTHERWISE: dict[str, dict[str, set[Any]]] = {
 @functools.cache
 def paper_runs(recipe: str) -> tuple[Run, ...]:
     """The runs of all panels and arms, and those that are only timed."""
-    if recipe == "step-time":  # its second panel takes its time
-        panels = [next(load(recipe)(SCALES["paper"]))]
-        timed = [run for pair in step_time.timed(SCALES["paper"]).values() for run in pair]
-    else:
-        panels, timed = list(load(recipe)(SCALES["paper"])), []
+    panels = load(recipe)(SCALES["paper"])
+    timed = [run for pair in step_time.timed(SCALES["paper"]).values() for run in pair if recipe == "step-time"]
     runs = {run.key: run for panel in panels for run in [*panel.arms.values(), *timed]}
     return tuple(run for run in runs.values() if run.data.kind == "text")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ademamix.lab.config import ConstantThenLinear, Run
+from ademamix.lab.evaluation import PAPER_TASKS
 from ademamix.lab.recipes import ScaleName, load
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs import beginnings
@@ -80,6 +81,48 @@ def test_no_schedules() -> None:
     assert {run.probes[0].span for run in paper.values()} == {1000}
     bare = paper["no schedules, alpha=2"].optimizer.settings
     assert (bare["alpha_warmup"], bare["beta3_warmup"], bare["betas"]) == (0, 0, [0.9, 0.999, 0.9999])
+
+
+def test_vit() -> None:
+    panels = [*load("vit")(SCALES["paper"])]
+    sources = ["hub:timm/imagenet-w21-p"] * 2 + ["hub:ILSVRC/imagenet-1k"]
+    chosen = zip(panels, sources, (384, 768, 768), (3e-3, 1e-3, 5e-3), (0.03, 0.1, 0.3), strict=True)
+    for panel, source, width, lr, decay in chosen:
+        for run in panel.arms.values():
+            model = run.model
+            assert (model.width, model.layers, model.heads) == (width, 12, width // 64)
+            assert (model.patch, model.image, model.channels, model.dropout) == (16, 224, 3, 0.1)
+            assert (run.data.source, run.data.augment, run.data.examples) == (source, True, None)
+            assert (run.steps, run.batch, run.autocast) == (100_000, 4096, True)
+            assert (run.optimizer.lr, run.optimizer.settings["weight_decay"]) == (lr, decay)
+            assert run.optimizer.settings["betas"] == [0.9, 0.999]
+        adamw, *ademamix = panel.arms.values()
+        assert adamw.optimizer.name == "adamw"
+        pairs = [(run.optimizer.settings["alpha"], run.optimizer.settings["beta3"]) for run in ademamix]
+        assert sorted(pairs) == [(alpha, beta3) for alpha in (1, 5, 10, 15, 20) for beta3 in (0.999, 0.9999)]
+    for images, epochs in ((11_060_223, 37), (1_281_167, 320)):  # as many as the paper counts
+        assert round(100_000 * 4096 / images) == epochs
+
+
+def test_vit_at_laptop_scale() -> None:
+    panels = [*load("vit")(SCALES["laptop"])]
+    runs = [panel.arms["AdamW"] for panel in panels]
+    assert [run.data.examples for run in runs] == [None, None, 1000]
+    assert [run.data.source for run in runs] == ["cifar10"] * 3, "no path of this machine"
+    for panel in panels:
+        assert set(panel.arms) == {*panel.tune, *panel.follow}
+        assert "AdamW" in panel.tune
+        assert {run.optimizer.settings["beta3"] for run in list(panel.arms.values())[1:]} == {0.95, 0.995}
+
+
+def test_in_context() -> None:
+    (panel,) = load("in-context")(SCALES["paper"])
+    during, after = panel.arms["AdEMAMix"].probes
+    assert {(run.steps, run.batch, run.model.width) for run in panel.arms.values()} == {(1_000_000, 128, 2048)}
+    assert (during.tasks, during.every) == (("mmlu_continuation", "rewardbench", "arc_challenge", "arc_easy"), 50_000)
+    assert after.every == 1_000_000
+    assert {*during.tasks, *after.tasks} == {*PAPER_TASKS, "mmlu_continuation"}
+    assert len(PAPER_TASKS) == 15
 
 
 def test_baselines_are_shared_at_laptop_scale() -> None:

@@ -102,8 +102,10 @@ class Images(Config):
 
     kind: Literal["images"]
     source: str = "digits"
-    """"digits" (scikit-learn's), a folder with train/CLASS/*.png or CIFAR-10's files, or "hub:NAME"."""
+    """"digits" (scikit-learn's), "cifar10", a folder with train/CLASS/*.png or CIFAR-10's files, or "hub:NAME"."""
     augment: bool = True
+    examples: Positive | None = None
+    """How many training images to take at most: a fixed draw, in which fewer are always among more."""
     held_out_batches: NotNegative = 0
 
 

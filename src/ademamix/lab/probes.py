@@ -32,6 +32,9 @@ class _Probe(Config):
         """How many batches the data must hold out for it."""
         return 0
 
+    def prepare(self, training: Training) -> None:
+        """Refuse, before the first step, what could otherwise fail after hours."""
+
     def chosen_batch(self, training: Training, batch: Batch) -> Batch:
         """Return the batch that the coming step trains on in place of `batch`."""
         return batch
@@ -149,7 +152,63 @@ class UpdateNorms(_Probe):
         return {f"norm_of_{self.span}_updates": get_total_norm(changes).item()}
 
 
-Probe = Annotated[FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms, Field(discriminator="kind")]
+class TrainingLoss(_Probe):
+    """Record the mean loss on a fixed part of the training examples, measured as the validation loss is.
+
+    The two can then be compared; the loss of the steps is one of augmented images, with dropout.
+    """
+
+    kind: Literal["training-loss"]
+    every: Positive
+    examples: Positive
+    """How many, spread evenly over all; all, if there are fewer."""
+
+    @property
+    def first_step(self) -> int:
+        """The first multiple of `every`."""
+        return self.every
+
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
+        """Return the loss, if this step is one of those that count."""
+        return {} if training.step % self.every else {"training_loss": training.training_loss(self.examples)}
+
+
+class Evaluate(_Probe):
+    """Record the share of right answers in tasks of lm-eval, after every `every` steps and after the last.
+
+    The tasks are lm-eval's by name, and those of :mod:`ademamix.lab.evaluation`.
+
+    Reference: the paper's appendix, "In-Context Learning (ICL) results".
+    """
+
+    kind: Literal["evaluate"]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)]
+    every: Positive
+
+    @property
+    def first_step(self) -> int:
+        """The first multiple of `every`."""
+        return self.every
+
+    def prepare(self, training: Training) -> None:
+        """Load the tasks: a name may be wrong, a data set or lm-eval itself missing."""
+        from ademamix.lab import evaluation
+
+        evaluation.load(self.tasks, training.data)
+
+    def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
+        """Return the accuracies, if this step is one of those that count."""
+        if training.step % self.every and training.step != training.config.steps:
+            return {}
+        from ademamix.lab import evaluation
+
+        found = evaluation.accuracies(training.logits, training.data, self.tasks, batch=training.validation_chunk)
+        return {evaluation.metric(task): accuracy for task, accuracy in found.items()}
+
+
+Probe = Annotated[
+    FollowBatch | FollowTrainingBatch | InjectBatch | UpdateNorms | TrainingLoss | Evaluate, Field(discriminator="kind")
+]
 """Every probe that a config can name."""
 
 

@@ -58,7 +58,9 @@ class Training:
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes)
         # depends only on the model and the data: with another size the loss would be rounded differently
         per_example = models.logits_per_example(config.model, dataset.outputs)
-        self._validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
+        self.validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
+        for probe in config.probes:
+            probe.prepare(self)
 
     def advance(self) -> dict[str, float]:
         """Take a step, and return what there is to record after it."""
@@ -107,9 +109,17 @@ class Training:
 
     def validate(self) -> dict[str, float]:
         """Return the mean loss on the validation split and, for images, the share of right answers."""
+        found = self._evaluated(self.data.validation(self.config.validation_examples, chunk=self.validation_chunk))
+        return {"validation_loss": found.pop("loss"), **found}
+
+    def training_loss(self, examples: int) -> float:
+        """Return the mean loss on so many training examples, as in validation: neither augmented nor with dropout."""
+        return self._evaluated(self.data.training(examples, chunk=self.validation_chunk))["loss"]
+
+    def _evaluated(self, batches: Iterator[Batch]) -> dict[str, float]:
         losses, right, examples = [], 0, 0
         self.model.eval()
-        for batch in self.data.validation(self.config.validation_examples, chunk=self._validation_chunk):
+        for batch in batches:
             batch = self._placed(batch)
             with torch.no_grad(), self._autocast():
                 logits = models.logits(self.model, batch.inputs)
@@ -117,7 +127,7 @@ class Training:
             examples += len(batch.inputs)
             if self.config.data.kind == "images":
                 right += int((logits.argmax(-1) == batch.targets).sum())
-        row = {"validation_loss": math.fsum(losses) / examples}
+        row = {"loss": math.fsum(losses) / examples}
         return row | {"accuracy": right / examples} if self.config.data.kind == "images" else row
 
     def loss_on(self, batch: Batch) -> float:
@@ -125,6 +135,12 @@ class Training:
         self.model.eval()
         with torch.no_grad():
             return math.fsum(self._loss(part).item() for part in _split(batch, self._parts)) / self._parts
+
+    def logits(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the logits of inputs, as in validation."""
+        self.model.eval()
+        with torch.no_grad(), self._autocast():
+            return models.logits(self.model, inputs.to(self._device))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a checkpoint needs."""

@@ -27,6 +27,7 @@ from typing import Any
 
 from ademamix.lab.bench import optax_steps
 from ademamix.lab.bench.measure import Result, Row, Shape, measure
+from ademamix.lab.runs.environment import processor
 
 FRAMEWORKS = ("jax", "numpy", "torch")
 IMPORT_TARGET = 0.050  # seconds
@@ -301,11 +302,8 @@ def _footer(environment: dict[str, Any]) -> list[str]:
 
 
 def _environment() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": (names or [platform.processor() or platform.machine()])[0],
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "platform": platform.platform(),

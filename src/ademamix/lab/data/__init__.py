@@ -53,6 +53,9 @@ class Dataset(Protocol):
         They do not depend on the training batch or the seed. If the split has fewer, they are all of it.
         """
 
+    def training(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` examples spread evenly over what is trained on, otherwise as in validation: not augmented."""
+
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training: no training batch has any part of it."""
 
@@ -71,7 +74,7 @@ def fingerprint(config: Text | Images, cache: Path) -> str:
         return token_files(config, cache).fingerprint
     from ademamix.lab.data.pictures import open_pictures
 
-    return open_pictures(config.source).fingerprint
+    return open_pictures(config.source, cache).fingerprint
 
 
 def load(
@@ -83,7 +86,7 @@ def load(
     cache: Path,
     on_read: OnRead = lambda count, wanted: None,
 ) -> Dataset:
-    """Return the data of a run; files that are costly to make (tokens) are made once and kept in the folder `cache`.
+    """Return the data of a run; what is costly to have (tokens, CIFAR-10) is made once and kept in the folder `cache`.
 
     Meanwhile `on_read(count, wanted)` is told how far that is.
 
@@ -104,5 +107,5 @@ def load(
     if isinstance(config, Images) and isinstance(model, ViT):
         from ademamix.lab.data.images import load_images
 
-        return load_images(config, model=model, batch=batch, seed=seed)
+        return load_images(config, model=model, batch=batch, seed=seed, cache=cache)
     raise DataError(f"a model of kind {model.kind!r} cannot be trained on {config.kind}: choose another of the two")

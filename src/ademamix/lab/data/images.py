@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,11 +22,11 @@ MODES = {1: "L", 3: "RGB"}
 CROP_ATTEMPTS = 10
 
 
-def load_images(config: Images, *, model: ViT, batch: int, seed: int) -> LabelledImages:
+def load_images(config: Images, *, model: ViT, batch: int, seed: int, cache: Path) -> LabelledImages:
     """Return images as batches of the size and channels that the model takes."""
     if model.channels not in MODES:
         raise DataError(f"images have 1 or 3 channels, got a model of {model.channels}")
-    splits = open_pictures(config.source)
+    splits = open_pictures(config.source, cache)
     return LabelledImages(splits, config, size=model.image, channels=model.channels, batch=batch, seed=seed)
 
 
@@ -43,6 +44,7 @@ class LabelledImages:
         drawn = np.random.default_rng(0).permutation(len(splits.training.labels))
         self._trained = drawn[: max(0, len(drawn) - config.held_out_batches * batch)]
         self._held_out = drawn[len(self._trained) :]
+        self._trained = self._trained[: config.examples]
         if len(self._trained) < batch:
             raise DataError(
                 f"a batch of {batch} images needs as many, got {len(self._trained)} for training "
@@ -78,6 +80,11 @@ class LabelledImages:
         """Yield `count` images spread evenly over the validation split, in batches of `chunk`; fewer if it is small."""
         for chosen in spread_evenly(len(self._validation), count=count, chunk=chunk):
             yield self._plain(self._validation, chosen)
+
+    def training(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` images spread evenly over those trained on, not augmented, in batches of `chunk`."""
+        for chosen in spread_evenly(len(self._trained), count=count, chunk=chunk):
+            yield self._plain(self._training, self._trained[chosen])
 
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training, not augmented."""

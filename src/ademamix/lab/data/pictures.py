@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn's digits, folders, CIFAR-10's files, and the Hugging Face hub."""
+"""Where images come from: scikit-learn's digits, CIFAR-10, folders, and the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ademamix.lab.data import DataError
+from ademamix.lab.data.cifar10 import cifar10_files
 from ademamix.lab.data.hub import cannot_be_had
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -26,6 +27,8 @@ LABEL_COLUMNS = ("label", "fine_label", "labels")
 CIFAR_PIXELS = 3 * 32 * 32
 KEPT_BYTES = 1 << 29
 """A split that takes no more memory than this is decoded once; a larger one is decoded batch by batch."""
+OPENED_AT_ONCE = 16
+"""Images that a thread opens before it asks for more: to hand over a small one takes longer than to open it."""
 SAMPLED = 256
 """How many images of a split, evenly spaced, are used to estimate the memory of all; and how many enter the fingerprint
 of a split that is not kept in memory, besides all labels."""
@@ -40,8 +43,10 @@ class Pictures:
 
     def open_all(self, chosen: Iterable[int]) -> list[Image.Image]:
         """Return some of the images, opened on all processors."""
+        indices = list(chosen)
+        parts = [indices[first : first + OPENED_AT_ONCE] for first in range(0, len(indices), OPENED_AT_ONCE)]
         with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's lock
-            return list(pool.map(self.open, chosen))
+            return [image for opened in pool.map(lambda part: [*map(self.open, part)], parts) for image in opened]
 
     @cached_property
     def are_few(self) -> bool:
@@ -78,15 +83,18 @@ class Splits:
         return hashlib.sha256(f"{self.training.fingerprint} {self.validation.fingerprint}".encode()).hexdigest()
 
 
-def open_pictures(source: str) -> Splits:
-    """Return the images that a config names: "digits", a folder, or "hub:NAME[:CONFIG]"."""
+def open_pictures(source: str, cache: Path) -> Splits:
+    """Return the images that a config names: "digits", "cifar10", a folder, or "hub:NAME[:CONFIG]".
+
+    CIFAR-10 is fetched once and kept in the folder `cache`.
+    """
     if source == "digits":
         return digits()
     if source.startswith("hub:"):
         return hub_pictures(*source.removeprefix("hub:").split(":", 1))
-    folder = Path(source).expanduser()
+    folder = cifar10_files(cache) if source == "cifar10" else Path(source).expanduser()
     if not folder.is_dir():
-        raise DataError(f"there are no images at {source!r}: give 'digits', a folder, or 'hub:NAME'")
+        raise DataError(f"there are no images at {source!r}: give 'digits', 'cifar10', a folder, or 'hub:NAME'")
     for inner in (folder, folder / "cifar-10-batches-py", folder / "cifar-10-batches-bin"):
         if (inner / "data_batch_1").is_file() or (inner / "data_batch_1.bin").is_file():
             return cifar10(inner)

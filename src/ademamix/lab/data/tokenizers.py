@@ -32,6 +32,9 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str]) -> Iterable[NDArray[np.integer[Any]]]:
         """Return the ids of each text, without a separator."""
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; what is no valid text becomes a replacement character."""
+
 
 def tokenizer_key(name: str, cache: Path) -> str:
     """Return a key that differs between tokenisers: the name, and the content of a local one.
@@ -79,6 +82,10 @@ class Bytes:
         """Return the bytes of each text."""
         return (np.frombuffer(text.encode(), dtype=np.uint8) for text in texts)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the bytes as text."""
+        return bytes(ids).decode(errors="replace")
+
 
 class SentencePiece:
     """A SentencePiece model; text outside its vocabulary is spelt in bytes."""
@@ -93,6 +100,10 @@ class SentencePiece:
     def encode(self, texts: Sequence[str]) -> Iterable[NDArray[np.int64]]:
         """Return the ids of each text."""
         return (np.array(ids, dtype=np.int64) for ids in self._processor.encode(list(texts)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return str(self._processor.decode(list(ids)))
 
 
 def train_sentencepiece(source: Source, size: int) -> bytes:
@@ -149,6 +160,10 @@ class HuggingFace:
         # verbose: it would warn of texts longer than a model's context, but windows are cut later
         encoded = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
         return (np.array(ids, dtype=np.int64) for ids in encoded["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return str(self._tokenizer.decode(list(ids)))
 
 
 def _vocabulary_size(name: str) -> int:

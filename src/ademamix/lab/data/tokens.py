@@ -8,8 +8,9 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from ademamix.lab.config import Text
 from ademamix.lab.data import DataError, OnRead
 from ademamix.lab.data.text import CHARACTERS_AT_ONCE, Piece, Source, file_hash, open_source
-from ademamix.lab.data.tokenizers import Tokenizer, make_tokenizer, tokenizer_key
+from ademamix.lab.data.tokenizers import Bytes, Tokenizer, make_tokenizer, tokenizer_key
 from ademamix.lab.runs.atomic import to_disk, write_atomically
 
 FORMAT = 1
@@ -39,6 +40,8 @@ class TokenFiles(NamedTuple):
     validation: Tokens
     vocabulary: int
     fingerprint: str
+    tokenizer: Callable[[], Tokenizer] = Bytes
+    """Makes the one that made the tokens."""
 
 
 def token_files(config: Text, cache: Path, on_read: OnRead = lambda count, wanted: None) -> TokenFiles:
@@ -51,9 +54,14 @@ def token_files(config: Text, cache: Path, on_read: OnRead = lambda count, wante
     `on_read(count, wanted)` is told how many tokens of training text there are so far, and how many there may be.
     """
     try:
-        return _open(_built(config, cache, on_read))
+        folder = _built(config, cache, on_read)
+        return _open(folder)._replace(tokenizer=partial(_kept_tokenizer, config, cache, folder))
     except OSError as error:
         raise DataError(f"the tokens of {config.source!r} cannot be kept in {cache}: {error}") from error
+
+
+def _kept_tokenizer(config: Text, cache: Path, folder: Path) -> Tokenizer:
+    return make_tokenizer(config.tokenizer, open_source(config.source, cache), folder)
 
 
 def _built(config: Text, cache: Path, on_read: OnRead) -> Path:

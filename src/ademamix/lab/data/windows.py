@@ -12,6 +12,8 @@ from ademamix.lab.data import Batch, DataError
 from ademamix.lab.data.order import ShuffledEpochs, spread_evenly
 from ademamix.lab.data.tokens import TokenFiles, Tokens
 
+MOST_TEXT = 1 << 20
+
 
 class Windows:
     r"""Batches of windows of a text.
@@ -31,7 +33,8 @@ class Windows:
 
     def __init__(self, tokens: TokenFiles, *, context: int, batch: int, held_out_batches: int, seed: int) -> None:
         self.outputs, self.fingerprint = tokens.vocabulary, tokens.fingerprint
-        self._tokens, self._context, self._batch = tokens, context, batch
+        self.tokenizer = tokens.tokenizer
+        self._tokens, self.context, self._batch = tokens, context, batch
         self._held_out_batches = held_out_batches
         held_out = held_out_batches * batch
         # One window less than fit, so that there are as many at every phase.
@@ -52,18 +55,22 @@ class Windows:
         self._held_out = np.random.default_rng(0).choice(slots, held_out, replace=False) * (context + 1)
         # where each lay, counted in the text that is left
         self._cuts = np.sort(self._held_out) - np.arange(held_out) * (context + 1)
+        self._training_windows = windows
         self._starts = ShuffledEpochs(windows, batch=batch, seed=seed, stride=context)
 
     def batch(self, step: int) -> Batch:
         """Return the training batch of a step, counted from 0."""
-        places = self._starts(step)[:, None] + np.arange(self._context + 1)
-        places += np.searchsorted(self._cuts, places, side="right") * (self._context + 1)
-        return _as_batch(self._tokens.training[places])
+        return self._trained_on(self._starts(step))
 
     def validation(self, count: int, *, chunk: int) -> Iterator[Batch]:
         """Yield `count` windows spread evenly over the validation text, in batches of `chunk`; fewer if it is short."""
         for windows in spread_evenly(self._validation_windows, count=count, chunk=chunk):
-            yield self._cut(self._tokens.validation, windows * self._context)
+            yield self._cut(self._tokens.validation, windows * self.context)
+
+    def training(self, count: int, *, chunk: int) -> Iterator[Batch]:
+        """Yield `count` windows spread evenly over the training text, in batches of `chunk`; fewer if it is short."""
+        for windows in spread_evenly(self._training_windows, count=count, chunk=chunk):
+            yield self._trained_on(windows * self.context)
 
     def held_out(self, index: int) -> Batch:
         """Return one of the batches that were taken out of training."""
@@ -71,8 +78,21 @@ class Windows:
             raise DataError(f"there is no held-out batch {index}: held_out_batches is {self._held_out_batches}")
         return self._cut(self._tokens.training, self._held_out[index * self._batch : (index + 1) * self._batch])
 
+    def validation_documents(self) -> list[str]:
+        """Return the validation text, of a long one about the first million tokens, by document."""
+        tokenizer, tokens = self.tokenizer(), self._tokens.validation[:MOST_TEXT]
+        ends = np.flatnonzero(tokens == tokenizer.separator)
+        parts = (part[part != tokenizer.separator] for part in np.split(tokens, ends))
+        return [tokenizer.decode(part.tolist()) for part in parts if len(part)]
+
+    def _trained_on(self, starts: NDArray[np.int64]) -> Batch:
+        """Return windows by where they start in the training text that is left without the held-out ones."""
+        places = starts[:, None] + np.arange(self.context + 1)
+        places += np.searchsorted(self._cuts, places, side="right") * (self.context + 1)
+        return _as_batch(self._tokens.training[places])
+
     def _cut(self, tokens: Tokens, starts: NDArray[np.int64]) -> Batch:
-        return _as_batch(tokens[starts[:, None] + np.arange(self._context + 1)])
+        return _as_batch(tokens[starts[:, None] + np.arange(self.context + 1)])
 
 
 def _as_batch(windows: Tokens) -> Batch:

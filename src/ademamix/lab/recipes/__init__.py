@@ -109,7 +109,16 @@ RECIPES: dict[str, Recipe] = {
     "beta1-zero": Recipe(
         "AdEMAMix without its fast average, for several batches", ("b1_0_bs", "b1_0_1300"), "20 min", trains=True
     ),
+    "in-context": Recipe(
+        "right answers in tasks of lm-eval, during training and after it", ("icl_results",), "15 min", trains=True
+    ),
     "mamba": Recipe("AdamW and AdEMAMix on Mamba language models", ("mamba",), "20 min", trains=True),
+    "vit": Recipe(
+        "train against test loss of ViTs in three ratios of capacity to data",
+        ("vit_results", "acc_vit"),
+        "35 min",
+        trains=True,
+    ),
 }
 
 

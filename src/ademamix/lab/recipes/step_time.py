@@ -10,28 +10,29 @@ The paper calls 2,379 and 5,421 more steps in 256,000 negligible, 0.9% and 2.1%;
 the loss of AdamW after them there is no run: it is read off a line over the logarithm of the steps, through the ends of
 AdamW after T and after about 2T. The paper's batches have 65,000 and 131,000 tokens, those at laptop scale 512 and
 1,024: the fewer they are, the larger is the share of the optimizer. At paper scale the models are timed on a GPU, if
-there is one, on the standard library's text with the paper's vocabulary; what is read does not change the time.
+there is one, on the standard library's text with the paper's vocabulary; what is read does not change the time. Each
+time is the fastest in 30 steps.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ademamix.lab.bench.runs_in_turns import Costs, measure
+from ademamix.lab.bench.runs_in_turns import measure
 from ademamix.lab.config import Run, Text
 from ademamix.lab.presets import PRESETS
-from ademamix.lab.report.charts import Lines, Series
 from ademamix.lab.report.kinds import Curves
+from ademamix.lab.report.step_times import StepTimes, TimesAgainstSize, times_of, times_table
 from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower
 from ademamix.lab.reproduction.outcome import Outcome
-from ademamix.lab.reproduction.panel import Panel, Panels, Table
+from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.runs.environment import processor
 
 ROUNDS = {"smoke": 2, "laptop": 30, "paper": 30}
 NEGLIGIBLE = 5421 / 256_000
@@ -45,58 +46,33 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 """Settings of AdamW and of AdEMAMix."""
 
-Measured = dict[tuple[str, str], list[Costs]]
-"""By the model and the variant, for each seed."""
-
 
 def plan(at: Scale) -> Panels:
-    """Yield the runs whose gap the additional steps would have to close, then the times."""
+    """Yield the times, with the runs whose gap the additional steps would have to close."""
     lm = at.lm("110m")
     steps, more_steps = lm.base.steps, 500_000 if at.name == "paper" else 2 * lm.base.steps
     adamw, longer, ademamix = f"AdamW, {steps:,} steps", f"AdamW, {more_steps:,} steps", f"AdEMAMix, {steps:,} steps"
-    ended = yield Panel(
-        "The gap",
-        {adamw: lm.run("adamw"), longer: lm.run("adamw", steps=more_steps), ademamix: lm.run("ademamix")},
-        show=[Curves(level=ademamix)],
-        claims=[Claim(f"AdEMAMix ends below AdamW after the same {steps:,} steps", lower(ademamix, adamw))],
-        figure="gap",
-    )
-    found = measured(at)
-    added = {model: _added(model, costs) for (model, variant), costs in found.items() if variant == OURS}
 
-    def in_equal_time(outcome: Outcome) -> list[float]:
-        ways = [math.log1p(share) / math.log(more_steps / steps) for share in added[lm.title].values(outcome)]
-        ends = zip(ended.arms[adamw].losses, ended.arms[longer].losses, ways, strict=True)
+    def in_equal_time(found: Outcome) -> list[float]:
+        ways = [math.log1p(share) / math.log(more_steps / steps) for share in _added(lm.title).values(found)]
+        ends = zip(found.arms[adamw].losses, found.arms[longer].losses, ways, strict=True)
         return [short + way * (long - short) for short, long, way in ends]
 
     yield Panel(
         "The time of a step",
-        charts=[_chart(found)],
-        tables=[_table(found, steps)],
+        {adamw: lm.run("adamw"), longer: lm.run("adamw", steps=more_steps), ademamix: lm.run("ademamix")},
+        measure=lambda: measured(at),
+        show=[TimesAgainstSize(), Curves(level=ademamix)],
+        tables=[lambda found: times_table(found, steps)],
         claims=[
-            Claim(
-                "The additional average makes AdEMAMix slower than AdamW",
-                every(*(lower(0.0, share) for share in added.values())),
-            ),
-            *(
-                Claim(
-                    f"Its impact on the training speed is negligible, at most {NEGLIGIBLE:.1%}: {model}",
-                    lower(share, NEGLIGIBLE),
-                    source="the impact of using an additional EMA on the training speed is negligible",
-                )
-                for model, share in added.items()
-            ),
+            Claim(f"AdEMAMix ends below AdamW after the same {steps:,} steps", lower(ademamix, adamw)),
+            *_claims_on_speed(at),
             Claim(
                 "Trained longer, for as long a time as AdEMAMix, AdamW would not close the gap",
-                lower(
-                    Quantity(ademamix, lambda outcome: ended.arms[ademamix].losses),
-                    Quantity("AdamW in the same time", in_equal_time),
-                ),
+                lower(ademamix, Quantity("AdamW in the same time", in_equal_time)),
                 source="Those additional iterations would not be sufficient to close the gap",
             ),
         ],
-        caption=f"Each time is the fastest in {ROUNDS[at.name]} steps; over several seeds the mean is shown.",
-        warning=at.too_short(ROUNDS[at.name]),
     )
 
 
@@ -116,59 +92,36 @@ def timed(at: Scale) -> dict[tuple[str, str], tuple[Run, Run]]:
     }
 
 
-def measured(at: Scale) -> Measured:
+def measured(at: Scale) -> dict[str, Any]:
     """Time all of them, on each seed."""
+    import torch  # here, so that reading the plan does not wait for it
+
     device = "cuda" if at.name == "paper" and torch.cuda.is_available() else "cpu"
-
-    def costs(adamw: Run, ademamix: Run, seed: int) -> Costs:
-        return measure(adamw.changed(seed=seed), ademamix.changed(seed=seed), ROUNDS[at.name], Path(cache), device)
-
+    times = []
     with tempfile.TemporaryDirectory() as cache:
-        return {label: [costs(*pair, seed) for seed in at.seeds] for label, pair in timed(at).items()}
+        for (model, variant), pair in timed(at).items():
+            turns = [[run.changed(seed=seed) for run in pair] for seed in at.seeds]
+            costs = [measure(*turn, ROUNDS[at.name], Path(cache), device) for turn in turns]
+            ours = costs[0].second
+            adamw, ademamix = [each.first.seconds for each in costs], [each.second.seconds for each in costs]
+            times.append(asdict(StepTimes(model, variant, ours.parameters, ours.state_bytes, adamw, ademamix)))
+    return {"processor": torch.cuda.get_device_name() if device == "cuda" else processor(), "times": times}
 
 
-def _added(model: str, by_seed: list[Costs]) -> Quantity:
-    return Quantity(f"the share of time added to {model}", lambda outcome: [costs.added for costs in by_seed])
-
-
-def _chart(found: Measured) -> Lines:
-    series = []
-    for variant in VARIANTS:
-        points = [by_seed for (_, name), by_seed in found.items() if name == variant]
-        sizes = [by_seed[0].first.parameters for by_seed in points]
-        series.append(Series.of(variant, sizes, [1 + _mean(by_seed) for by_seed in points]))
-    heights = [1.0, *(ratio for each in series for ratio in each.y)]
-    low, high = min(heights), max(heights)
-    return Lines(
-        "The time of a step",
-        "parameters",
-        "AdamW = 1",
-        series,
-        joined=False,
-        logarithmic="x",
-        y_range=(low - 0.1 * (high - low), high + 0.8 * (high - low)),  # with room for the legend
-        levels={"AdamW": 1.0},
-    )
-
-
-def _table(found: Measured, steps: int) -> Table:
-    rows = []
-    for (model, variant), by_seed in found.items():
-        mean, ours = _mean(by_seed), by_seed[0].second
-        rows.append(
-            [
-                f"{model}: {variant}",
-                f"{1e3 * min(costs.first.seconds for costs in by_seed):.3g}",
-                f"{1e3 * min(costs.second.seconds for costs in by_seed):.3g}",
-                f"{mean:+.1%}",
-                ", ".join(f"{costs.added:+.1%}" for costs in by_seed),
-                f"{mean * steps:+,.0f}",
-                f"{ours.state_bytes / ours.parameters:.2f}",
-            ]
+def _claims_on_speed(at: Scale) -> Iterator[Claim]:
+    models = list(dict.fromkeys(model for model, _ in timed(at)))
+    slower = every(*(lower(0.0, _added(model)) for model in models))
+    yield Claim("The additional average makes AdEMAMix slower than AdamW", slower)
+    for model in models:
+        yield Claim(
+            f"Its impact on the training speed is negligible, at most {NEGLIGIBLE:.1%}: {model}",
+            lower(_added(model), NEGLIGIBLE),
+            source="the impact of using an additional EMA on the training speed is negligible",
         )
-    header = ["", "AdamW, ms", "AdEMAMix, ms", "time added", "on each seed", f"AdamW steps more in {steps:,}"]
-    return Table([*header, "state, bytes per parameter"], rows, "The time of a step")
 
 
-def _mean(by_seed: list[Costs]) -> float:
-    return statistics.fmean(costs.added for costs in by_seed)
+def _added(model: str) -> Quantity:
+    def of(found: Outcome) -> list[float]:
+        return next(each.added for each in times_of(found) if (each.model, each.variant) == (model, OURS))
+
+    return Quantity(f"the share of time added to {model}", of)

@@ -91,6 +91,12 @@ def highest(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].highest(metric))
 
 
+def lowest_ever(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
+    """Return the lowest value that a metric of an arm ever had: its end, had it been stopped there."""
+    label = f"{arm}, lowest {metric.replace('_', ' ')}"
+    return Quantity(label, lambda found: found.arms[arm].lowest(metric))
+
+
 def largest_rise(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     """Return how far a metric of an arm ever rose above its lowest value before: the size of its worst spike."""
     label = f"{arm}, largest rise of the {metric.replace('_', ' ')}"

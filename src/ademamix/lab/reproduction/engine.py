@@ -12,7 +12,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ademamix.lab.reproduction.panel import Panel, Plan
 from ademamix.lab.reproduction.scale import Scale
 from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.laboratory import Lab
-from ademamix.lab.runs.record import RunFolder
+from ademamix.lab.runs.record import RunError, RunFolder
 
 FIRST_RATES = 3
 """With how many learning rates a search begins, around that of the arm."""
@@ -47,7 +47,7 @@ def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]
         arms, searched, found = _search(panel, reproduction.at, lab)
         if found:
             yield found
-        outcome = _train(panel.title, arms, reproduction.at, lab)
+        outcome = replace(_train(panel.title, arms, reproduction.at, lab), measured=reproduction.measured(panel, lab))
         warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
         reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
         reproduction.write(plan, complete=False)  # before the plan thinks about the next one
@@ -77,6 +77,26 @@ class Reproduction:
         self.panels.append(panel)
         if panel.charts:
             self.pictures[panel.panel.figure] = self._draw(panel.panel.figure)
+
+    def measured(self, panel: Panel, lab: Lab) -> Any:
+        """Return what a panel has to measure, from the archive or from the folder if it is there, which keep it."""
+        if panel.measure is None:
+            return None
+        places = [self.folder / "measured.json"]
+        if lab.archive is not None:
+            places.insert(0, lab.archive.folder / f"{self.name}-{self.at.name}.json")
+        kept = next((place for place in places if place.exists()), None)
+        if kept is None and not lab.trains:
+            raise RunError(f"{panel.title} was not measured, and nothing is to be: without --no-training it is")
+        content = _json(panel.measure()) if kept is None else kept.read_text(encoding="utf-8")
+        try:
+            found = json.loads(content)
+        except ValueError as error:
+            raise RunError(f"{str(kept)!r} is damaged ({error}): restore it, or remove it") from None
+        for place in places:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, content)
+        return found
 
     def write(self, plan: Plan, *, complete: bool) -> list[tuple[str, Path]]:
         """Write everything that is known; return the files by what they are."""
@@ -126,7 +146,10 @@ def searched(panel: Panel, at: Scale, run: tuning.Runner) -> tuple[dict[str, Run
         return dict(panel.arms), None
     bases = {name: panel.arms[name] for name in panel.tune}
     search = tuning.Search(bases, tuning.tune(bases, FIRST_RATES, run, rounds=at.rounds))
-    return {**panel.arms, **search.runs}, search
+    following = {
+        name: tuning.with_choice(panel.arms[name], search.sweeps[other].best) for name, other in panel.follow.items()
+    }
+    return {**panel.arms, **search.runs, **following}, search
 
 
 def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str, Any], str]:
@@ -184,5 +207,5 @@ def _prose(plan: Plan) -> str:
     return said.partition("\n")[2].strip()
 
 
-def _json(content: Mapping[str, Any], indent: int | None = 1) -> str:
+def _json(content: Any, indent: int | None = 1) -> str:
     return json.dumps(content, indent=indent, allow_nan=False) + "\n"

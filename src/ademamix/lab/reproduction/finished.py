@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class FinishedPanel:
             panel,
             outcome,
             charts=[*_shown(panel, outcome), *panel.charts],
-            tables=[*([arms_table(panel, outcome)] if outcome.arms else []), *panel.tables],
+            tables=[*_arms_tables(panel, outcome), *_tabulated(panel, outcome)],
             decisions=[(claim, _decided(claim, outcome, warning)) for claim in panel.claims],
             warning=warning,
             searched=searched,
@@ -91,13 +91,29 @@ def _shown(panel: Panel, outcome: Outcome) -> list[Chart]:
     return [show.chart(f"{letter}{panel.title}", outcome) for letter, show in zip(letters, panel.show, strict=False)]
 
 
+def _arms_tables(panel: Panel, outcome: Outcome) -> Iterator[Table]:
+    if outcome.arms:
+        yield arms_table(panel, outcome)
+    if panel.scores:
+        rows = [
+            [metric.replace("_", " "), *(_mean(arm.values(metric)) for arm in outcome.arms.values())]
+            for metric in panel.scores
+        ]
+        yield Table(["", *outcome.arms], rows, "Mean over the seeds at the end")
+
+
+def _tabulated(panel: Panel, outcome: Outcome) -> list[Table]:
+    return [table if isinstance(table, Table) else table(outcome) for table in panel.tables]
+
+
 def arms_table(panel: Panel, outcome: Outcome) -> Table:
     """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed.
 
     A seed on which an arm ends above where the baseline was after a tenth of the steps has broken down there.
     """
     baseline = outcome.arms[panel.baseline or next(iter(outcome.arms))]
-    metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric != VALIDATION_LOSS]
+    elsewhere = {VALIDATION_LOSS, *panel.scores}
+    metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric not in elsewhere]
     shared = _shared_settings(outcome)
     several = len(outcome.seeds) > 1
     header = ["", "learning rate", "settings", "mean", f"to {baseline.name}", *(["spread"] if several else [])]

@@ -63,6 +63,11 @@ class TrainedArm(Trained):
         found = zip(self.curves(metric), self.results, strict=True)
         return [math.inf if result.diverged else max(curve.values(), default=math.nan) for curve, result in found]
 
+    def lowest(self, metric: str) -> list[float]:
+        """Return the lowest value of a metric, for each seed; infinite where the run diverged."""
+        found = zip(self.curves(metric), self.results, strict=True)
+        return [math.inf if result.diverged else min(curve.values(), default=math.nan) for curve, result in found]
+
     def largest_rise(self, metric: str) -> list[float]:
         """Return how far a metric ever rose above its lowest value before, for each seed; infinite where it diverged.
 
@@ -112,6 +117,8 @@ class Outcome:
 
     arms: Mapping[str, TrainedArm]
     seeds: tuple[int, ...]
+    measured: Any = None
+    """What the panel had to measure, beside its runs."""
 
     def lowest(self) -> TrainedArm:
         """Return the arm with the lowest mean loss."""

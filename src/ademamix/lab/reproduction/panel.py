@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ademamix.lab.config import Run
 from ademamix.lab.report.charts import Chart
@@ -40,12 +40,18 @@ class Panel:
     """The arm that the table measures the others by; by default the first."""
     tune: Collection[str] = ()
     """The arms whose learning rate and beta2 are searched first, on seed 0."""
+    follow: Mapping[str, str] = field(default_factory=dict)
+    """The arms that take over what was found for another one, by the name of that one."""
     show: Sequence[Show] = ()
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()
     """Of numbers that were computed."""
-    tables: Sequence[Table] = ()
-    """Beside that of the arms, which the engine writes."""
+    scores: Sequence[str] = ()
+    """Metrics whose last values have a table of their own, a row each."""
+    tables: Sequence[Table | Callable[[Outcome], Table]] = ()
+    """Beside those of the arms, which the engine writes."""
+    measure: Callable[[], Any] | None = None
+    """Something to measure once, beside the runs: data for a JSON file, which is kept and part of the outcome."""
     claims: Sequence[Claim] = ()
     caption: str = ""
     """The settings, in words; it stands below the figure and in the report."""

@@ -79,6 +79,14 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
     folder.write_json(FILE, {"data": fingerprint, "carried_out": history})
 
 
+def processor() -> str:
+    """Return the name of this machine's CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0]
+
+
 def check_same_data(folders: Iterable[RunFolder]) -> None:
     """Refuse to compare runs if the content of their data has changed in between."""
     begun = [folder for folder in folders if _fingerprint(folder) is not None]
