@@ -99,10 +99,11 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     rest = {name for name in names - modules_in(names) if not name.startswith(info)}
     assert "ademamix/py.typed" in rest
     assert [name for name in rest if re.fullmatch(r"ademamix/_core\.\S+\.(so|pyd)", name)]
-    assets = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("assets/*")}
-    assert "ademamix/lab/report/page/assets/page.html" in assets
-    assert len(rest - assets) == 2
-    assert assets <= rest
+    data = {path for kind in ("css", "html", "js", "yaml") for path in (ROOT / "src").rglob(f"*.{kind}")}
+    data_names = {path.relative_to(ROOT / "src").as_posix() for path in data}
+    assert "ademamix/lab/report/page/assets/page.html" in data_names
+    assert data_names <= rest
+    assert len(rest - data_names) == 2
     assert f"{info}/licenses/LICENSE" in names
 
 
