@@ -27,7 +27,7 @@ from typing import Any
 
 from ademamix.lab.bench import optax_steps
 from ademamix.lab.bench.measure import Result, Row, Shape, measure
-from ademamix.lab.runs.environment import processor
+from ademamix.lab.runs.machine import processor
 
 FRAMEWORKS = ("jax", "numpy", "torch")
 IMPORT_TARGET = 0.050  # seconds

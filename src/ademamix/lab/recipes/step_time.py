@@ -32,7 +32,7 @@ from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
-from ademamix.lab.runs.environment import processor
+from ademamix.lab.runs.machine import processor
 
 ROUNDS = {"smoke": 2, "laptop": 30, "paper": 30}
 NEGLIGIBLE = 5421 / 256_000
@@ -99,8 +99,8 @@ def measured(at: Scale) -> dict[str, Any]:
     device = "cuda" if at.name == "paper" and torch.cuda.is_available() else "cpu"
     times = []
     with tempfile.TemporaryDirectory() as cache:
-        for (model, variant), pair in timed(at).items():
-            turns = [[run.changed(seed=seed) for run in pair] for seed in at.seeds]
+        for (model, variant), (first, second) in timed(at).items():
+            turns = [(first.changed(seed=seed), second.changed(seed=seed)) for seed in at.seeds]
             costs = [measure(*turn, ROUNDS[at.name], Path(cache), device) for turn in turns]
             ours = costs[0].second
             adamw, ademamix = [each.first.seconds for each in costs], [each.second.seconds for each in costs]

@@ -12,6 +12,7 @@ import ademamix
 from ademamix.lab import data
 from ademamix.lab.config import Data
 from ademamix.lab.data.hub import is_of_the_hub
+from ademamix.lab.runs.machine import processor
 from ademamix.lab.runs.record import RunError, RunFolder
 
 FILE = "environment.json"
@@ -69,6 +70,7 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.platform(),
+        "processor": processor(),
         "processors": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,
@@ -77,14 +79,6 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
     if not history or {**history[-1], "after_step": step} != {**now, "after_step": step}:
         history.append({"after_step": step, **now})
     folder.write_json(FILE, {"data": fingerprint, "carried_out": history})
-
-
-def processor() -> str:
-    """Return the name of this machine's CPU."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (names or [platform.processor() or platform.machine()])[0]
 
 
 def check_same_data(folders: Iterable[RunFolder]) -> None:

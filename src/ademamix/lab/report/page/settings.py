@@ -81,5 +81,5 @@ def _machine(where: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {where[name]}" for name in ("ademamix", "torch", "python") if where.get(name))
     threads = f"{where['threads']} thread{'s' if where['threads'] != 1 else ''}" if where.get("threads") else ""
     processors = f"{where['processors']} processors" if where.get("processors") else ""
-    machine = [where.get("machine", ""), processors, threads, where.get("device", "")]
+    machine = [where.get("processor", ""), where.get("machine", ""), processors, threads, where.get("device", "")]
     return "; ".join(filter(None, [versions, ", ".join(filter(None, map(str, machine)))]))
