@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, reproduce, runs, train
+from ademamix.cli import bench, compare, reproduce, runs, sweep, train
 from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {
-        "datasets", "filelock", "kornia", "matplotlib", "PIL", "pydantic", "rich", "sentencepiece", "sklearn",
+        "datasets", "filelock", "kornia", "matplotlib", "optuna", "PIL", "pydantic", "rich", "sentencepiece", "sklearn",
         "tensorboard", "torch", "transformers",
     }
 }  # fmt: skip
@@ -33,7 +33,7 @@ def parser() -> Parser:
     )
     reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (compare, train, reproduce, runs, bench):
+    for command in (compare, train, sweep, reproduce, runs, bench):
         command.add(commands)
     return reader
 

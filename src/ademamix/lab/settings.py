@@ -37,12 +37,14 @@ def changed(run: Run, **changes: Any) -> Run:
 
 
 def _set_beta2(settings: dict[str, Any], optimizer: str) -> None:
-    """Move `beta2` into `betas`; betas that are the constructor's are not written out."""
-    default = OPTIMIZERS[optimizer].betas or BETAS
-    beta1, _, *others = settings.pop("betas", default)
-    betas = [beta1, settings.pop("beta2"), *others]
-    if betas != list(default):
-        settings["betas"] = betas
+    """Move `beta2` into `betas`; those that this makes the constructor's are not written out."""
+    beta2, default = settings.pop("beta2"), OPTIMIZERS[optimizer].betas or BETAS
+    beta1, before, *others = settings.get("betas", default)
+    if beta2 == before:
+        return
+    settings.pop("betas", None)
+    if (beta1, beta2, *others) != default:
+        settings["betas"] = [beta1, beta2, *others]
 
 
 def _with_schedule(run: Run, changes: dict[str, Any]) -> dict[str, Any]:

@@ -162,7 +162,8 @@ class Space:
 
     def point(self, stored: Mapping[str, Any]) -> Point:
         """Return the values that a study has stored, those that it has."""
-        return {each.name: each.value_of(stored[each.parameter]) for each in self.dimensions if each.parameter in stored}
+        known = [each for each in self.dimensions if each.parameter in stored]
+        return {each.name: each.value_of(stored[each.parameter]) for each in known}
 
     def check(self, base: Run) -> None:
         """Raise if a setting or a value is impossible, before anything is trained."""
