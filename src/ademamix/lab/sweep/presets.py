@@ -57,7 +57,7 @@ def _vit(model: str, source: str, *, lr: float, weight_decay: float, adamw: tupl
     base = Run(
         model=MODELS[model],
         data=Images(kind="images", source=f"hub:{source}"),
-        optimizer=Optimizer(name="adamw", lr=lr, settings={"weight_decay": weight_decay}),
+        optimizer=Optimizer(name="adamw", lr=lr, settings={"weight_decay": weight_decay, "betas": [0.9, 0.999]}),
         schedule=Cosine(kind="cosine", warmup=10_000),
         steps=100_000,
         batch=4096,

@@ -198,15 +198,19 @@ def open_book(plan: Plan, url: str, name: str, *, pruner: optuna.pruners.BasePru
     """Begin the study of a plan, or join it; one of another plan is refused."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ConfigError(f"the name of a study has letters, digits and . _ - only, got {name!r}")
-    address = _address(url)
+    with storage_explained(url):
+        place = sqlalchemy.make_url(url)
+    if place.drivername == "postgresql":  # the package of the extra; SQLAlchemy's default depends on its version
+        place = place.set(drivername="postgresql+psycopg2")
+    address = place.set(drivername=place.get_backend_name()).render_as_string()  # without the password
     with storage_explained(address), warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         optuna.logging.set_verbosity(optuna.logging.CRITICAL)  # what it would say is shown, or raised, here
         again = RetryHeartbeatStaleTrialCallback()
         storage = RDBStorage(
-            url,
+            place.render_as_string(hide_password=False),
             engine_kwargs={
-                "connect_args": CONNECT_ARGUMENTS.get(sqlalchemy.make_url(url).get_backend_name(), {}),
+                "connect_args": CONNECT_ARGUMENTS.get(place.get_backend_name(), {}),
                 "pool_pre_ping": True,
             },
             heartbeat_interval=max(1, patience // SIGNS_OF_LIFE),
@@ -243,14 +247,9 @@ def storage_explained(address: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, StorageInternalError) else error
         reason = " ".join(str(getattr(cause, "orig", None) or cause or error).split())
         raise RunError(
-            f"the storage {address!r} cannot be used: {reason}. Runs are intact: once it answers, the same command "
+            f"the storage {address!r} cannot be used ({reason}). Runs are intact: once it answers, the same command "
             "continues"
         ) from None
-
-
-def _address(url: str) -> str:
-    with storage_explained(url):
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
 
 
 def _agree(study: optuna.Study, plan: Plan) -> None:
