@@ -127,6 +127,7 @@ def add(commands: Commands) -> None:
     add_run_options(parser)
     add_execution_options(parser, threads=1)
     parser.lists = lists
+    parser.intermixed = True
     parser.set_defaults(run=_run)
 
 

@@ -202,10 +202,7 @@ class _Crew:
     def _tell(self, name: str, text: str, *, keep: bool = False) -> None:
         """Show a line about a trial, which has ended; one that has no result is not shown any longer."""
         with self._lock:
-            status = self._statuses.get(name)
-            if status is None:
-                return
-            status.notices.append(text)
+            self._statuses.setdefault(name, Status(self._book.plan.base)).notices.append(text)
             self._display(self._statuses)
             if not keep:
                 del self._statuses[name]
