@@ -88,7 +88,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "what",
         nargs="*",
-        metavar="OPTIMIZER SETTING=VALUES ...",
+        metavar="OPTIMIZER|SETTING=VALUES",
         help="the optimizer (NAME or NAME:SETTING=VALUE,...) and what to try; with --preset both can be left out",
     )
     parser.add_argument(
