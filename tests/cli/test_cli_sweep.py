@@ -82,41 +82,6 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in listed for name in PRESETS)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no optimizer is named: give one"),
-        (["ademamix"], "nothing is swept: give settings with lists or ranges"),
-        (["sgd", "lr=1,2"], "there is no optimizer 'sgd': choose one of adamw"),
-        (["adamw", "ademamix", "lr=1,2"], "a sweep is of one optimizer, got adamw, ademamix"),
-        (["adamw:lr", "lr=1,2"], "the optimizer must be NAME or NAME:SETTING=VALUE"),
-        (["ademamix", "lr=2..1"], "a range is A..B with numbers A < B, got 'lr=2..1'"),
-        (["ademamix", "depth=1,2"], "optimizer 'ademamix' has no setting 'depth'"),
-        (["ademamix", "lr=1e-3..1e-2", "--search", "grid"], "a grid needs a list of values"),
-        (["ademamix", "lr=1,2", "--search", "grid", "--trials", "9"], "--trials goes with --search tpe"),
-        (["ademamix", "warmup=1,100", "--steps", "50"], "warm-up and decay must fit into the 50 steps"),
-        (["--preset", "paper-7b"], "there is no preset 'paper-7b': choose one of paper-110m"),
-        (["lion", "--preset", "paper-110m"], "has no grid for 'lion': it has one for ademamix, adamw"),
-        (["ademamix", "lr=1,2", "--storage", "nowhere"], "--storage must be a URL"),
-        (["ademamix", "lr=1,2", "--storage", "sqlite:////nowhere/at/all.db"], "unable to open database file"),
-        (["ademamix", "lr=1,2", "--storage", "postgresql://u:pw@127.0.0.1:9/x"], "'postgresql://u:***@127.0.0.1:9/x'"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_is_trained(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out" / "runs").exists()
-
-
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

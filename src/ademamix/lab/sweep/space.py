@@ -220,8 +220,11 @@ def dimension(text: str) -> Dimension:
 
 def _range(name: str, rest: str, text: str) -> Dimension:
     ends, *suffixes = rest.split(":")
-    low, high = map(_number, ends.split("..", 1))
-    if not low < high:
+    try:
+        low, high = map(float, ends.split("..", 1))
+    except ValueError:
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
         raise ConfigError(f"a range is A..B with numbers A < B, got {text!r}")
     scale, count = default_scale(name), 0
     for suffix in suffixes:
@@ -278,15 +281,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _number(text: str) -> float:
-    """Read a finite number; NaN, which no comparison accepts, if the text is none."""
-    try:
-        number = float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 def _place(value: float, scale: Scale) -> float:
