@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from ademamix.lab.config import Run
@@ -49,7 +49,7 @@ def carry_out(book: Book, lab: Lab, title: str) -> None:
     """Carry out trials until none is left, here or with another worker; on Ctrl-C they are saved and queued again."""
     processes, devices = lab.processes or processes_on(lab.options.device), devices_of(lab.options.device)
     with storage_explained(book.address), warnings.catch_warnings(), asked_to_stop() as stop:
-        warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.simplefilter("ignore")  # runs warn in their own processes; threads cannot each have filters here
         with Display(title, processes) as display:
             crew = _Crew(book, lab, display, stop)
             with ThreadPoolExecutor(processes) as threads:

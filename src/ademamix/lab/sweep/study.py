@@ -108,7 +108,7 @@ class Book:
 
     def number(self, attempt: int) -> int:
         """Return the number of the trial that an attempt belongs to."""
-        return _root(self._all()[attempt])
+        return _root(self._attempt(attempt))
 
     def best(self) -> Trial | None:
         """Return the trial with the lowest loss of those that finished, if any did."""
@@ -145,15 +145,14 @@ class Book:
 
     def give_back(self, number: int) -> None:
         """Queue a trial again that this worker does not finish."""
-        self.again(self.study, copy.deepcopy(self._all()[number]))
+        self.again(self.study, copy.deepcopy(self._attempt(number)))
 
     def is_surplus(self, number: int) -> bool:
         """Say whether a trial was queued once too often, or not at all because the queue had just become empty."""
-        trials = self._all()
-        own = trials[number]
+        own = self._attempt(number)
         if _root(own) != number:
             return False
-        before = [_queued_values(trial) for trial in trials[:number] if _root(trial) == trial.number]
+        before = [_queued_values(trial) for trial in self._all() if _root(trial) == trial.number < number]
         values = _queued_values(own)
         if values is None:
             return True
@@ -174,7 +173,10 @@ class Book:
             )
 
     def _all(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return sorted(self.study.get_trials(deepcopy=False), key=lambda trial: trial.number)
+
+    def _attempt(self, number: int) -> FrozenTrial:
+        return next(trial for trial in self._all() if trial.number == number)
 
     def _trial(self, root: int, attempts: list[FrozenTrial]) -> Trial:
         last = attempts[-1]
