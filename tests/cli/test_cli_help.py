@@ -41,7 +41,7 @@ def test_every_option_states_its_default(command: str) -> None:
             assert "(default: " in (action.help or ""), f"{command} {action.option_strings[0]}"
 
 
-@pytest.mark.parametrize("command", ["compare", "train"])
+@pytest.mark.parametrize("command", ["compare", "sweep", "train"])
 def test_help_names_every_model_and_optimizer(command: str) -> None:
     words = {word.strip(",") for word in _commands()[command].format_help().split()}
     assert set(PRESETS) <= words
@@ -59,7 +59,7 @@ def test_help_says_where_optimizers_start() -> None:
     assert "weight_decay=0.1" in lists()
 
 
-@pytest.mark.parametrize("command", ["compare", "train"])
+@pytest.mark.parametrize("command", ["compare", "sweep", "train"])
 def test_help_fits_120_columns(command: str) -> None:
     assert max(map(len, _commands()[command].format_help().splitlines())) <= 120
 
@@ -91,7 +91,7 @@ def test_help_loads_nothing_heavy() -> None:
             with contextlib.suppress(SystemExit):
                 main([*command.split(), "--help"])
             assert command or "pydantic" not in sys.modules  # commands list the settings of models, which are its
-        heavy = {"torch", "numpy", "matplotlib", "jax", "rich", "transformers"} & set(sys.modules)
+        heavy = {"torch", "numpy", "matplotlib", "jax", "optuna", "rich", "transformers"} & set(sys.modules)
         assert not heavy, heavy
     """
     commands = ["", *_commands()]

@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, report, reproduce, runs, train
+from ademamix.cli import bench, compare, report, reproduce, runs, sweep, train
 from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {
-        "datasets", "filelock", "jinja2", "kornia", "matplotlib", "PIL", "pydantic", "rich", "sentencepiece", "sklearn",
-        "tensorboard", "torch", "transformers",
+        "datasets", "filelock", "jinja2", "kornia", "matplotlib", "optuna", "PIL", "pydantic", "rich", "sentencepiece",
+        "sklearn", "tensorboard", "torch", "transformers",
     }
 }  # fmt: skip
 
@@ -33,7 +33,7 @@ def parser() -> Parser:
     )
     reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (compare, train, reproduce, report, runs, bench):
+    for command in (compare, train, sweep, reproduce, report, runs, bench):
         command.add(commands)
     return reader
 

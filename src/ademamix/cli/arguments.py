@@ -27,6 +27,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose help may end with lists that are made only when somebody asks for it: they load modules."""
 
     lists: Callable[[], str] | None = None
+    intermixed = False
+    """Whether arguments without a name may stand between options."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Read the arguments."""
+        if not self.intermixed:
+            return super().parse_known_args(args, namespace)
+        self.intermixed = False  # the next line calls this method
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.intermixed = True
 
     def format_help(self) -> str:
         """Return the help, with the lists at the end of its description."""

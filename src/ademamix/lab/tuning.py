@@ -11,6 +11,8 @@ from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.report import tables
 from ademamix.lab.runs.record import Result
+from ademamix.lab.settings import changed
+from ademamix.lab.sweep.space import ladder
 
 if TYPE_CHECKING:
     from ademamix.lab.runs.laboratory import Lab
@@ -130,15 +132,8 @@ def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROU
 
 def with_choice(base: Run, choice: Choice) -> Run:
     """Return a run with the learning rate and beta2 chosen; a beta2 that is the constructor's is not written out."""
-    optimizer = base.optimizer
-    settings = dict(optimizer.settings)
-    betas = OPTIMIZERS[optimizer.name].betas
-    if choice.beta2 is not None and betas is not None:
-        settings.pop("betas", None)
-        if choice.beta2 != betas[1]:
-            settings["betas"] = [betas[0], choice.beta2, *betas[2:]]
-    chosen = Optimizer(name=optimizer.name, lr=choice.lr, settings=settings)
-    return base.model_copy(update={"optimizer": chosen})
+    beta2 = {} if choice.beta2 is None else {"beta2": choice.beta2}
+    return changed(base, lr=choice.lr, **beta2)
 
 
 def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
@@ -185,7 +180,7 @@ def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
     betas: Any = optimizer.settings.get("betas", row.betas)
     searched = row.betas is not None and betas in (row.betas, row.settings.get("betas"))  # any others are stated
     beta2 = betas[1] if searched else None
-    return [Choice(optimizer.lr * 2.0 ** (power - count // 2), beta2) for power in range(count)]
+    return [Choice(rate, beta2) for rate in ladder(optimizer.lr / 2.0 ** (count // 2), 2.0, count)]
 
 
 def _beside(beta2: float | None) -> list[float]:

@@ -99,6 +99,24 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Bars:
+    """A value for each name, as bars with the largest on top."""
+
+    title: str
+    x_label: str
+    values: Mapping[str, float]
+
+    def draw(self, axes: Axes) -> None:
+        """Draw the bars with their values beside them."""
+        rising = sorted(self.values.items(), key=lambda item: item[1])
+        bars = axes.barh([name for name, _ in rising], [value for _, value in rising], color="#0072B2")
+        axes.bar_label(bars, [f"{value:.2g}" for _, value in rising], padding=3)
+        axes.margins(x=0.15)
+        axes.set(xlabel=self.x_label)
+        axes.set_title(self.title, loc="left", fontsize=11)
+
+
+@dataclass(frozen=True)
 class Grid:
     """A value for each pair of two settings, as colours; NaN for a run that diverged."""
 

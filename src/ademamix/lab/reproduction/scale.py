@@ -20,6 +20,7 @@ from ademamix.lab.comparison.defaults import WEIGHT_DECAY
 from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.recipes import ScaleName
+from ademamix.lab.settings import changed as changed
 
 PAPER_STEPS = 256_000
 """T of the 110M and 330M models."""
@@ -93,25 +94,6 @@ class Setting:
             return beta3
         forgotten = (1 - beta3) * self.paper_steps / self.base.steps
         return max(BETAS[0], round(1 - float(f"{forgotten:.3g}"), 12))
-
-
-def changed(run: Run, **changes: Any) -> Run:
-    """Return a run with other fields, another `lr`, or other settings of its optimizer.
-
-    `beta1` and `beta3` are settings as well, and take the place of those in `betas`.
-
-    >>> changed(defaults.DEFAULT, lr=1e-3, steps=500, beta1=0.99).optimizer.described
-    'adamw lr=0.001 weight_decay=0.1 betas=[0.99, 0.99]'
-    """
-    fields = {name: value for name, value in changes.items() if name in Run.model_fields}
-    settings = {**run.optimizer.settings, **{name: value for name, value in changes.items() if name not in fields}}
-    lr = settings.pop("lr", run.optimizer.lr)
-    if "beta1" in settings:
-        settings["betas"] = [settings.pop("beta1"), *settings.get("betas", BETAS)[1:]]
-    if "beta3" in settings and len(settings.get("betas", BETAS)) > len(BETAS):
-        settings["betas"] = [*settings["betas"][: len(BETAS)], settings.pop("beta3")]
-    optimizer = Optimizer(name=run.optimizer.name, lr=lr, settings=settings)
-    return Run(**{**dict(run), "optimizer": optimizer, **fields})
 
 
 def grid(run: Run, **values: Iterable[Any]) -> dict[str, Run]:
