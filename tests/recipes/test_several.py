@@ -12,12 +12,14 @@ import pytest
 from ademamix.cli import main
 from ademamix.lab.config import Run
 from ademamix.lab.recipes import load
+from ademamix.lab.reproduction import forecast as forecast_module
 from ademamix.lab.reproduction import several
-from ademamix.lab.reproduction.forecast import USUAL_SEARCH, forecast, seconds_per_step
+from ademamix.lab.reproduction.forecast import USUAL_SEARCH, forecast
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError
+from ademamix.lab.runs.timing import OVERHEAD, seconds_per_step
 from lab_here import LabHere
 
 SMOKE = SCALES["smoke"]
@@ -50,9 +52,7 @@ def test_searches_are_foreseen_until_they_are_done(tmp_path: Path) -> None:
 
 
 def test_steps_that_runs_share_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ademamix.lab.reproduction import forecast as module
-
-    monkeypatch.setattr(module, "seconds_per_step", lambda run, lab: 1.0)
+    monkeypatch.setattr(forecast_module, "seconds_per_step", lambda run, lab: 1.0)
     lab = LabHere(Options(tmp_path), processes=1)
     ahead = forecast(["switch-from-adamw"], SMOKE, lab)
     without_validations = {name: run.changed(validation_examples=1, batch=1024) for name, run in ahead.missing.items()}
@@ -60,7 +60,7 @@ def test_steps_that_runs_share_are_timed_once(tmp_path: Path, monkeypatch: pytes
     switched = [run.phases[0].step for run in ahead.missing.values() if run.phases]
     assert len(switched) == 3
     expected = sum(run.steps for run in ahead.missing.values()) - sum(switched)
-    assert seconds == pytest.approx(module.OVERHEAD * expected, rel=1e-3)
+    assert seconds == pytest.approx(OVERHEAD * expected, rel=1e-3)
 
 
 def test_a_timing_leaves_nothing_behind(tmp_path: Path, quick_workers: None) -> None:

@@ -229,11 +229,10 @@ def _title(plan: Plan, name: str, address: str) -> str:
 def _forecast(plan: Plan, lab: Lab) -> str:
     """Say how many trials there are, and how long they would take."""
     from ademamix.lab.config import ConfigError
-    from ademamix.lab.data import DataError
     from ademamix.lab.runs.display import clock
-    from ademamix.lab.runs.execution import processes_on
+    from ademamix.lab.runs.record import RunError
+    from ademamix.lab.runs.timing import seconds_of, seconds_per_step
     from ademamix.lab.settings import changed
-    from ademamix.lab.sweep.estimate import seconds_of
 
     said = f"{plan.trials} trials of {plan.base.steps:,} steps, {plan.search}: {plan.space}.\n"
     said += f"Around it: {plan.base.optimizer.described}, clip={plan.base.clip}, seed {plan.base.seed}.\n"
@@ -245,9 +244,8 @@ def _forecast(plan: Plan, lab: Lab) -> str:
             left -= kept
             said += f"{kept} of them are kept in {lab.options.runs}, and would be read.\n"
     try:
-        seconds = seconds_of(plan.base, lab.options, threads=lab.threads)
-    except (ConfigError, DataError) as reason:
+        seconds = seconds_of(plan.base, seconds_per_step(plan.base, lab))
+    except (ConfigError, RunError) as reason:
         return said + f"How long a trial takes is not known: {reason}."
-    processes = lab.processes or processes_on(lab.options.device)
-    whole = f"all of them, {processes} at a time, about {clock(seconds * left / processes)}"
+    whole = f"all of them, {lab.at_once} at a time, about {clock(seconds * left / lab.at_once)}"
     return said + f"A trial takes about {clock(seconds)}; {whole}, or less if some are pruned."

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ademamix.lab.config import VALIDATION_COST, Cosine, Run
+from ademamix.lab.config import Run
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction.engine import of_all_seeds, searched
 from ademamix.lab.reproduction.panel import Panel
@@ -17,13 +15,11 @@ from ademamix.lab.reproduction.scale import Scale
 from ademamix.lab.runs.beginnings import Beginnings, Plan
 from ademamix.lab.runs.display import clock
 from ademamix.lab.runs.laboratory import Lab
-from ademamix.lab.runs.record import Result, RunFolder
+from ademamix.lab.runs.record import Result
+from ademamix.lab.runs.timing import seconds_of, seconds_per_step
 
-PROBE_STEPS = 100
 USUAL_SEARCH = 7
 """How many runs the search for a learning rate and a beta2 takes for an arm: three, and two rounds of neighbours."""
-OVERHEAD = 1.05
-"""For checkpoints and for the beginning of a run."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,7 @@ class Forecast:
         work = [(run, run.steps - beginnings.shared_steps(name)) for name, run in self.missing.items()]
         work += [(run, run.steps) for run in self.searching]
         pace = {kind: seconds_per_step(run, lab) for kind, run in {_kind(run): run for run, _ in work}.items()}
-        total = sum(steps * (1 + _validation_share(run)) * pace[_kind(run)] for run, steps in work)
-        return OVERHEAD * total / lab.at_once
+        return sum(seconds_of(run, pace[_kind(run)], steps) for run, steps in work) / lab.at_once
 
     def words(self, seconds: float | None = None) -> str:
         """Say it in a few sentences."""
@@ -103,26 +98,6 @@ def _after_search(panel: Panel, at: Scale, lab: Lab) -> tuple[Mapping[str, Run],
         more = itertools.islice(itertools.cycle(panel.arms[name] for name in panel.tune), max(0, usual))
         return panel.arms, [*missing, *more]
     return arms, []
-
-
-def seconds_per_step(run: Run, lab: Lab) -> float:
-    """Return how long a step of a run takes while others run beside it, from short runs."""
-    probe = run.changed(
-        steps=PROBE_STEPS, validate_every=PROBE_STEPS, schedule=Cosine(kind="cosine"), phases=(), probes=()
-    )
-    probes = {f"timing, {number}": probe.changed(seed=number) for number in range(lab.at_once)}
-    folders = [RunFolder(lab.options.runs, each).path for each in probes.values()]
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)  # the times of another day
-    results = replace(lab, archive=None).carry_out(probes, "Timing short runs.")
-    for folder in folders:
-        shutil.rmtree(folder)
-    return statistics.fmean(result.seconds_per_step for result in results.values())
-
-
-def _validation_share(run: Run) -> float:
-    """Return the time for validations, divided by the time for steps."""
-    return VALIDATION_COST * run.validation_examples / run.batch / run.validate_every
 
 
 def _kind(run: Run) -> tuple[Any, ...]:

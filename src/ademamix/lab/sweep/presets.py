@@ -3,8 +3,8 @@
 A grid belongs to an optimizer. Around it everything has the values that the tables print in bold, and the first of two
 bold ones. AdEMAMix starts from the best AdamW, and only what the paper tuned again varies.
 
-The ViT tables leave some things open; here beta2 is 0.999, the gradient is clipped at 1, and the learning rate rises
-over 10,000 steps and follows a cosine. The paper speaks of 8 models of AdEMAMix for each ViT; its list has 10.
+The ViT tables leave some things open: the recipe `vit` says what is chosen here. The paper speaks of 8 models of
+AdEMAMix for each ViT; its list has 10.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ademamix.lab.config import ConfigError, Cosine, Images, Optimizer, Run
-from ademamix.lab.presets import PRESETS as MODELS
-from ademamix.lab.reproduction.scale import PAPER_LMS
+from ademamix.lab.config import ConfigError, Optimizer, Run
+from ademamix.lab.reproduction.scale import PAPER_LMS, Setting
+from ademamix.lab.reproduction.vits import vits
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Preset:
         return self.grids[chosen]
 
 
+SMALL_VIT, LARGE_VIT, STARVED_VIT = vits("paper")
 BETA3 = "beta3=0.999,0.9999,0.99999"
 
 
@@ -52,26 +53,12 @@ def _lm(size: str, adamw: tuple[str, ...], ademamix: tuple[str, ...]) -> Preset:
     )
 
 
-def _vit(model: str, source: str, *, lr: float, weight_decay: float, adamw: tuple[str, ...]) -> Preset:
-    images = {"timm/imagenet-w21-p": "11M images", "ILSVRC/imagenet-1k": "1.3M images"}[source]
-    base = Run(
-        model=MODELS[model],
-        data=Images(kind="images", source=f"hub:{source}"),
-        optimizer=Optimizer(name="adamw", lr=lr, settings={"weight_decay": weight_decay, "betas": [0.9, 0.999]}),
-        schedule=Cosine(kind="cosine", warmup=10_000),
-        steps=100_000,
-        batch=4096,
-        autocast=True,
-        validate_every=2000,
-        validation_examples=10_000,
-    )
-    settings = {"weight_decay": weight_decay, "betas": [0.9, 0.999, 0.9999], "alpha": 5}
-    ademamix = base.changed(optimizer=Optimizer(name="ademamix", lr=lr, settings=settings))
+def _vit(vit: Setting, adamw: tuple[str, ...]) -> Preset:
     return Preset(
-        f"the ViT of {model.removeprefix('vit-').upper()} parameters on {images}, table vit_hyperparams",
+        f"the ViT of {vit.title}, table vit_hyperparams",
         {
-            "ademamix": Grid(ademamix, ("alpha=1,5,10,15,20", "beta3=0.999,0.9999")),
-            "adamw": Grid(base, (*adamw, "beta1=0.9,0.99,0.999")),
+            "ademamix": Grid(vit.run("ademamix", alpha=5, beta3=0.9999), ("alpha=1,5,10,15,20", "beta3=0.999,0.9999")),
+            "adamw": Grid(vit.run("adamw"), (*adamw, "beta1=0.9,0.99,0.999")),
         },
     )
 
@@ -109,27 +96,9 @@ PRESETS: dict[str, Preset] = {
         adamw=("lr=1e-3,5e-4,3e-4,1e-4,5e-5", "clip=1,0.5,0.1"),
         ademamix=("lr=5e-4,3e-4", BETA3, "alpha=1,3,5,8,10,15"),
     ),
-    "paper-vit-24m-11m": _vit(
-        "vit-24m",
-        "timm/imagenet-w21-p",
-        lr=3e-3,
-        weight_decay=0.03,
-        adamw=("lr=1e-3,3e-3,5e-3", "weight_decay=0.03,0.1,0.3"),
-    ),
-    "paper-vit-86m-11m": _vit(
-        "vit-86m",
-        "timm/imagenet-w21-p",
-        lr=1e-3,
-        weight_decay=0.1,
-        adamw=("lr=1e-3,3e-3", "weight_decay=0.03,0.1,0.3"),
-    ),
-    "paper-vit-86m-1.3m": _vit(
-        "vit-86m",
-        "ILSVRC/imagenet-1k",
-        lr=5e-3,
-        weight_decay=0.3,
-        adamw=("lr=1e-3,3e-3,5e-3", "weight_decay=0.03,0.1,0.3,0.5,0.7"),
-    ),
+    "paper-vit-24m-11m": _vit(SMALL_VIT, ("lr=1e-3,3e-3,5e-3", "weight_decay=0.03,0.1,0.3")),
+    "paper-vit-86m-11m": _vit(LARGE_VIT, ("lr=1e-3,3e-3", "weight_decay=0.03,0.1,0.3")),
+    "paper-vit-86m-1.3m": _vit(STARVED_VIT, ("lr=1e-3,3e-3,5e-3", "weight_decay=0.03,0.1,0.3,0.5,0.7")),
     "paper-lion": _lion(),
 }
 """The paper's tuning grids by name."""
