@@ -51,7 +51,6 @@ def add(commands: Commands) -> None:
         help="reproduce a result of the paper: its numbers, its figure and its claims",
         description=DESCRIPTION.format(recipes=listed),
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", metavar="RECIPE", choices=list(RECIPES), help=f"one of {', '.join(RECIPES)}")
     parser.add_argument(
