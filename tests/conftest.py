@@ -91,8 +91,7 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     def quick(options: Options, *, threads: int) -> list[str]:
         socket = request.getfixturevalue("fork_server")  # only here, for it takes seconds
-        arguments = command(options, threads=threads)[-1]
-        return [sys.executable, "-I", "-S", worker_forks.__file__, "start", socket, arguments]
+        return worker_forks.forked(socket, "runs", command(options, threads=threads)[-1])
 
     monkeypatch.setattr(worker, "command", quick)
 
