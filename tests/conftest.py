@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded; threads that wait do not take a core
+# What JAX has compiled is kept, by content: tests compile thousands of small programs, many of them more than once.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import pytest
 import torch
@@ -91,8 +94,7 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     def quick(options: Options, *, threads: int) -> list[str]:
         socket = request.getfixturevalue("fork_server")  # only here, for it takes seconds
-        arguments = command(options, threads=threads)[-1]
-        return [sys.executable, "-I", "-S", worker_forks.__file__, "start", socket, arguments]
+        return worker_forks.forked(socket, "runs", command(options, threads=threads)[-1])
 
     monkeypatch.setattr(worker, "command", quick)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,26 +13,36 @@ from pathlib import Path
 
 import pytest
 
+import worker_forks
 from lab_runs import SMALL
 from lab_text import PATIENCE
 
+AS_USERS_DO = [sys.executable, "-m", "ademamix"]
+
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A comparison of 100,000 steps that has just begun to load."""
-    command = [sys.executable, "-m", "ademamix", "compare", *SMALL, "--steps", "100k", "--out", str(tmp_path)]
+def with_forks(fork_server: str) -> list[str]:
+    """Return the beginning of a command whose runs are carried out by forks, which start at once."""
+    return [sys.executable, worker_forks.__file__, "command", fork_server]
+
+
+@contextlib.contextmanager
+def _begun(out: Path, program: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Give a comparison of 100,000 steps that has just begun to load."""
+    command = [*program, "compare", *SMALL, "--steps", "100k", "--out", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         yield process
         process.kill()
 
 
-@pytest.fixture
-def comparison(tmp_path: Path, begun: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    """The same, with both of its runs in training."""
-    while len(list(tmp_path.glob("runs/*/metrics.jsonl"))) < 2:
-        assert begun.poll() is None, begun.communicate()[1]
-        time.sleep(0.1)
-    return begun
+@contextlib.contextmanager
+def _in_training(out: Path, program: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Give a comparison with both of its first runs in training."""
+    with _begun(out, program) as process:
+        while len(list(out.glob("runs/*/metrics.jsonl"))) < 2:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.1)
+        yield process
 
 
 def _held(folder: Path) -> bool:
@@ -50,40 +61,44 @@ def _saved_and_free(out: Path) -> bool:
     return len(folders) == 2 and all(list(folder.glob("checkpoints/*.pt")) and not _held(folder) for folder in folders)
 
 
-def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
-    comparison.send_signal(signal.SIGINT)
-    _, told = comparison.communicate(timeout=PATIENCE)
+def test_ctrl_c_saves_and_tells_how_to_go_on(tmp_path: Path, with_forks: list[str]) -> None:
+    with _in_training(tmp_path, with_forks) as comparison:
+        comparison.send_signal(signal.SIGINT)
+        _, told = comparison.communicate(timeout=PATIENCE)
     assert comparison.returncode == 130
     assert "stopped, and saved. The same command continues from here." in told
     assert "Traceback" not in told
     assert _saved_and_free(tmp_path)
 
 
-def test_ctrl_c_before_the_first_step(tmp_path: Path, begun: subprocess.Popen[str]) -> None:
-    assert begun.stderr is not None
-    assert begun.stderr.readline().startswith("3 runs of 100,000 to 200,000 steps")
-    begun.send_signal(signal.SIGINT)
-    _, told = begun.communicate(timeout=PATIENCE)
-    assert begun.returncode == 130
+def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
+    with _begun(tmp_path, AS_USERS_DO) as comparison:
+        assert comparison.stderr is not None
+        assert comparison.stderr.readline().startswith("3 runs of 100,000 to 200,000 steps")
+        comparison.send_signal(signal.SIGINT)
+        _, told = comparison.communicate(timeout=PATIENCE)
+    assert comparison.returncode == 130
     assert "saved" not in told
     assert "same command" in told
     assert "Traceback" not in told
     assert not list(tmp_path.glob("runs/*/checkpoints/*"))
 
 
-def test_a_run_whose_process_is_killed_ends_the_others_saved(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
-    first, _ = Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children").read_text().split()
-    os.kill(int(first), signal.SIGKILL)
-    _, told = comparison.communicate(timeout=PATIENCE)
+def test_a_run_whose_process_is_killed_ends_the_others_saved(tmp_path: Path) -> None:
+    with _in_training(tmp_path, AS_USERS_DO) as comparison:
+        first, _ = Path(f"/proc/{comparison.pid}/task/{comparison.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+        _, told = comparison.communicate(timeout=PATIENCE)
     assert comparison.returncode == 2
     assert "its process was killed by signal 9. The same command continues" in told
     assert not any(_held(folder) for folder in (tmp_path / "runs").iterdir())
     assert len(list(tmp_path.glob("runs/*/checkpoints/*.pt"))) >= 1
 
 
-def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, comparison: subprocess.Popen[str]) -> None:
-    comparison.kill()
-    comparison.wait()
+def test_runs_stop_when_what_started_them_is_killed(tmp_path: Path, with_forks: list[str]) -> None:
+    with _in_training(tmp_path, with_forks) as comparison:
+        comparison.kill()
+        comparison.wait()
     end = time.monotonic() + PATIENCE
     while not _saved_and_free(tmp_path):
         assert time.monotonic() < end, "the runs go on without their parent"

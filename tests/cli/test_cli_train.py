@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import worker_forks
 from ademamix.cli import main
 from ademamix.lab.config import Optimizer
 from ademamix.lab.runs.record import open_folder
 from lab_runs import SMALL
+
+
+@pytest.fixture
+def train_20_steps(tmp_path: Path, fork_server: str) -> Callable[..., list[str]]:
+    """Return what makes a command line of options: the command is carried out by a fork, which starts at once."""
+
+    def command(*options: str) -> list[str]:
+        arguments = ["train", *SMALL, "--steps", "20", "--out", str(tmp_path), *options]
+        return worker_forks.forked(fork_server, "command", json.dumps(arguments))
+
+    return command
 
 
 def test_train_tells_where_it_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,11 +80,10 @@ def test_reading_is_shown_and_advice_is_a_plain_line(tmp_path: Path) -> None:
     assert "Warning" not in ended.stderr
 
 
-def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_bar(train_20_steps: Callable[..., list[str]]) -> None:
     here, there = pty.openpty()
-    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(command, stderr=there, stdout=subprocess.DEVNULL, env=environment) as process:
+    with subprocess.Popen(train_20_steps(), stderr=there, stdout=subprocess.DEVNULL, env=environment) as process:
         os.close(there)
         shown = b""
         with contextlib.suppress(OSError):  # how reading a terminal that nobody writes to any more ends
@@ -82,12 +95,11 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
-def test_who_watches_may_leave(closed: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--out", str(tmp_path)]
+def test_who_watches_may_leave(closed: str, tmp_path: Path, train_20_steps: Callable[..., list[str]]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     streams: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: writing}
-    ended = subprocess.run(command, stdout=streams["stdout"], stderr=streams["stderr"], text=True)
+    ended = subprocess.run(train_20_steps(), stdout=streams["stdout"], stderr=streams["stderr"], text=True)
     os.close(writing)
     assert ended.returncode == {"stdout": 128 + signal.SIGPIPE, "stderr": 0}[closed]
     assert "Traceback" not in (ended.stderr or "")
@@ -95,10 +107,9 @@ def test_who_watches_may_leave(closed: str, tmp_path: Path) -> None:
     assert open_folder(folder).result() is not None
 
 
-def test_weights_and_biases_gets_all_rows(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ademamix", "train", *SMALL, "--steps", "20", "--wandb", "of-a-test"]
+def test_weights_and_biases_gets_all_rows(tmp_path: Path, train_20_steps: Callable[..., list[str]]) -> None:
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
-    subprocess.run([*command, "--out", str(tmp_path)], env=environment, check=True)
+    subprocess.run(train_20_steps("--wandb", "of-a-test"), env=environment, check=True)
     (folder,) = (tmp_path / "runs").iterdir()
     (kept,) = folder.glob(f"wandb/offline-run-*/run-{folder.name}.wandb")
     rows = [row for row in open_folder(folder).metrics() if "validation_loss" in row]

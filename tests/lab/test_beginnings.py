@@ -66,6 +66,7 @@ def test_a_branch_has_the_bits_of_a_run_trained_on_its_own(name: str, tmp_path: 
     assert outcome(branch, shared) == outcome(branch, alone)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_runs_at_once_train_what_they_share_once(tmp_path: Path) -> None:
     runs = {
         "AdamW": ADAMW,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock  # comes with torch
 
 from ademamix import formats
 from ademamix.pytorch import rounding, step_cpu, step_single
@@ -22,6 +23,7 @@ from ademamix.pytorch.tensors import Place, Tensors
 
 CSRC = Path(__file__).parents[2] / "csrc"
 CHECKS = Path(__file__).parents[1] / "csrc"
+BUILDS = Path(__file__).parents[2] / "build" / "driver"
 
 
 def run(*command: str | Path, **more: object) -> str:
@@ -48,11 +50,15 @@ def cmake(tmp_path_factory):
     [("", []), ("address,undefined", []), ("thread", ["f32"])],
     ids=["no sanitizer", "address", "thread"],
 )
-def test_the_driver_passes(cmake, tmp_path, sanitizers, arguments):
-    options = [f"-DADEMAMIX_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS=-O1"]
-    run(cmake, "-S", CHECKS, "-B", tmp_path, *options)
-    run(cmake, "--build", tmp_path, "--parallel", "2")
-    last = run(tmp_path / "driver", *arguments).splitlines()[-1]
+def test_the_driver_passes(cmake, sanitizers, arguments):
+    """Build and run it. Builds are kept for the next test run, which compiles what has changed since."""
+    folder = BUILDS / f"{Path(os.environ.get('CXX', 'c++')).name}-{sanitizers or 'plain'}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        options = [f"-DADEMAMIX_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS=-O1"]
+        run(cmake, "-S", CHECKS, "-B", folder, *options)
+        run(cmake, "--build", folder, "--parallel", "2")
+        last = run(folder / "driver", *arguments).splitlines()[-1]
     assert re.fullmatch(r"(avx512|avx2|portable), std::thread: [1-9]\d* passed, 0 failed", last)
 
 

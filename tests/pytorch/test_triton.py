@@ -360,7 +360,7 @@ for param, slow, has_fast, skips, maximize in (
 ):
     for alignment, scale, capability in ((16, "*fp32", 90), (1, None, 80)):
         bucket = Bucket(param, param, slow, alignment)
-        constants = triton_kernels.instance(bucket, Variant(has_fast, skips, True, maximize))
+        constants = {"INSTANCE": triton_kernels.instance(bucket, Variant(has_fast, skips, True, maximize))}
         types = {**pointers, "grad_scale": scale} if scale else pointers
         if not scale:
             constants["grad_scale"] = None

@@ -29,7 +29,7 @@ def parser() -> Parser:
     reader = Parser(
         prog="ademamix",
         description="AdEMAMix: AdamW with a second, slow average of the gradients.",
-        epilog="`ademamix COMMAND --help` explains a command, with examples. To begin: ademamix compare",
+        epilog="`ademamix COMMAND --help` explains a command, with examples.\nTo begin: ademamix compare",
     )
     reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -24,7 +24,10 @@ class UsageError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help may end with lists that are made only when somebody asks for it: they load modules."""
+    """A parser whose help keeps the lines of its texts, and may end with lists.
+
+    The lists are made only when somebody asks for the help: they load modules.
+    """
 
     lists: Callable[[], str] | None = None
     intermixed = False
@@ -39,6 +42,9 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self.intermixed = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def format_help(self) -> str:
         """Return the help, with the lists at the end of its description."""

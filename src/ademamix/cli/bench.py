@@ -38,7 +38,6 @@ def add(commands: Commands) -> None:
         "bench",
         help="step time and state memory of our paths and of others, as ratios",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--quick", action="store_true", help="tiny tensors, one process: only to check that it works (default: off)"

@@ -66,7 +66,6 @@ def add(commands: Commands) -> None:
         help="train a model with AdamW and with AdEMAMix, and show the difference",
         description=INTRODUCTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--optimizers",

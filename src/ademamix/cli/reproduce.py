@@ -68,7 +68,6 @@ def add(commands: Commands) -> None:
         help="reproduce results of the paper: their numbers, their figures and their claims",
         description=DESCRIPTION.format(recipes=listed, all=ALL),
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "recipes", metavar="RECIPE", nargs="+", choices=[*RECIPES, ALL], help=f"some of {', '.join(RECIPES)}, or {ALL}"

@@ -31,11 +31,7 @@ examples:
 def add(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
-        "runs",
-        help="list the runs that are kept, and remove some",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "runs", help="list the runs that are kept, and remove some", description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
     what = parser.add_mutually_exclusive_group()

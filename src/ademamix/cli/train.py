@@ -43,11 +43,7 @@ examples:
 def add(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
-        "train",
-        help="one training run: resumable, recorded",
-        description=INTRODUCTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "train", help="one training run: resumable, recorded", description=INTRODUCTION, epilog=EPILOG
     )
     parser.add_argument(
         "--config",

@@ -20,6 +20,21 @@ STATIC_ARGS = ("b1", "total_steps", "alpha_warmup", "beta3_warmup", "beta3_start
 ASK_FOR_STATIC = "Under optax.inject_hyperparams, pass static_args=ademamix.optax.STATIC_ARGS."
 
 
+class Arguments(NamedTuple):
+    """What a caller states; see :func:`ademamix.optax.ademamix`."""
+
+    b1: Any
+    b2: Any
+    b3: Any
+    alpha: Any
+    total_steps: Any
+    alpha_warmup: Any
+    beta3_warmup: Any
+    beta3_start: Any
+    eps: Any
+    weight_decay: Any = 0.0
+
+
 class Settings(NamedTuple):
     """The hyperparameters that coefficients are made of."""
 
@@ -36,22 +51,12 @@ class Settings(NamedTuple):
         return is_array(self.b1) or self.b1 > 0
 
 
-def resolved(
-    b1: Any,
-    b2: Any,
-    b3: Any,
-    alpha: Any,
-    total_steps: Any,
-    alpha_warmup: Any,
-    beta3_warmup: Any,
-    beta3_start: Any,
-    eps: Any,
-    weight_decay: Any = 0.0,
-) -> Settings:
+def resolved(stated: Arguments) -> Settings:
     """Check the arguments and fill in what they leave open, by the rules of :mod:`ademamix.hyperparameters`.
 
     Traced values and functions cannot be checked, so a valid value stands in for them here.
     """
+    b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay = stated
     for name, function, warmup in (("alpha", alpha, alpha_warmup), ("beta3", b3, beta3_warmup)):
         if callable(function) and warmup is not None:
             raise ValueError(

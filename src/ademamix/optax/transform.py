@@ -15,7 +15,7 @@ from ademamix import hyperparameters
 from ademamix.formats import GRADIENT_LIMIT
 from ademamix.optax import storage
 from ademamix.optax.schedules import is_array, real_dtype
-from ademamix.optax.settings import Function, Number, Settings, checked_mask, resolved
+from ademamix.optax.settings import Arguments, Function, Number, Settings, checked_mask, resolved
 
 
 class ScaleByAdemamixState(NamedTuple):
@@ -61,7 +61,8 @@ def scale_by_ademamix(
 
     Reference: Algorithm 1 of the paper.
     """
-    settings = resolved(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps)
+    stated = Arguments(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps)
+    settings = resolved(stated)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
     return _transformation(settings, mu_dtype, slow_dtype)
@@ -128,7 +129,8 @@ def ademamix(
     if not is_array(learning_rate) and not callable(learning_rate):
         hyperparameters.checked_lr(learning_rate)
     checked_mask(mask)
-    settings = resolved(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
+    stated = Arguments(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
+    settings = resolved(stated)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
     return optax.chain(

@@ -140,7 +140,7 @@ def _launch(
     bucket: Bucket, variant: Variant, programs: int, table: Tensor, coefficients: Tensor, grad_scale: Tensor | None
 ) -> None:
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
-    kernels.step[(programs,)](table, len(table), coefficients, grad_scale, **kernels.instance(bucket, variant))
+    kernels.step[(programs,)](table, len(table), coefficients, grad_scale, kernels.instance(bucket, variant))
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:

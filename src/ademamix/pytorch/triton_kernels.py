@@ -10,7 +10,7 @@ but the compiler may fuse multiplications and additions: results agree with othe
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import triton
@@ -84,24 +84,38 @@ DTYPES = {
 }
 
 
-def instance(bucket: Bucket, variant: Variant) -> dict[str, Any]:
-    """Return the arguments that :func:`step` is compiled for."""
-    slow = DTYPES[bucket.slow]
+class Instance(NamedTuple):
+    """What the kernel is compiled for."""
+
+    param: tl.dtype
+    grad: tl.dtype
+    moments: tuple[tl.dtype, tl.dtype, tl.dtype]  # by FAST, SLOW and SQUARE
+    compute: tl.dtype  # of the arithmetic
+    storage: int  # PLAIN, BF16 or CODED
+    has_fast: bool
+    skips: bool
+    stochastic: bool  # round the parameter stochastically
+    maximize: bool
+    alignment: int  # a divisor of all addresses and row sizes
+
+
+def instance(bucket: Bucket, variant: Variant) -> Instance:
+    """Return the instance of :func:`step` for a bucket."""
     storage = STORAGES.get(bucket.slow, PLAIN)
-    return {
-        "PARAM_DTYPE": DTYPES[bucket.param],
-        "GRAD_DTYPE": DTYPES[bucket.grad],
-        "FAST_DTYPE": DTYPES[block_codes.dtype_of(formats.FAST)] if storage == CODED else slow,
-        "SLOW_DTYPE": slow,
-        "SQUARE_DTYPE": DTYPES[block_codes.dtype_of(formats.SQUARE)] if storage == CODED else slow,
-        "COMPUTE": tl.float64 if bucket.slow == torch.float64 else tl.float32,
-        "STORAGE": storage,
-        "HAS_FAST": variant.has_fast,
-        "SKIPS": variant.skips,
-        "STOCHASTIC": variant.stochastic_params and bucket.param == torch.bfloat16,
-        "MAXIMIZE": variant.maximize,
-        "ALIGNMENT": bucket.alignment,
-    }
+    coded = (formats.FAST, formats.SLOW, formats.SQUARE)
+    stored = [block_codes.dtype_of(code) if storage == CODED else bucket.slow for code in coded]
+    return Instance(
+        param=DTYPES[bucket.param],
+        grad=DTYPES[bucket.grad],
+        moments=(DTYPES[stored[0]], DTYPES[stored[1]], DTYPES[stored[2]]),
+        compute=tl.float64 if bucket.slow == torch.float64 else tl.float32,
+        storage=storage,
+        has_fast=variant.has_fast,
+        skips=variant.skips,
+        stochastic=variant.stochastic_params and bucket.param == torch.bfloat16,
+        maximize=variant.maximize,
+        alignment=bucket.alignment,
+    )
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -110,70 +124,59 @@ def step(
     count,
     coefficients,  # of float64, Coefficients for each tensor of the group
     grad_scale,  # gradients are divided by it: a pointer to one number, or None
-    PARAM_DTYPE: tl.constexpr,
-    GRAD_DTYPE: tl.constexpr,
-    FAST_DTYPE: tl.constexpr,
-    SLOW_DTYPE: tl.constexpr,
-    SQUARE_DTYPE: tl.constexpr,
-    COMPUTE: tl.constexpr,  # the dtype of the arithmetic
-    STORAGE: tl.constexpr,  # PLAIN, BF16 or CODED
-    HAS_FAST: tl.constexpr,
-    SKIPS: tl.constexpr,
-    STOCHASTIC: tl.constexpr,  # round the parameter stochastically
-    MAXIMIZE: tl.constexpr,
-    ALIGNMENT: tl.constexpr,  # a divisor of all addresses and row sizes
+    INSTANCE: tl.constexpr,  # the Instance
 ):
     """Update BLOCKS blocks of one tensor."""
     row = table + _tensor_of(tl.program_id(0), table, count) * COLUMNS
     c = coefficients + tl.load(row + POSITION) * NUMBERS
-    tile = _tile(tl.program_id(0), row, ALIGNMENT)
+    tile = _tile(tl.program_id(0), row, INSTANCE.alignment)
     block, _, offsets, mask = tile
 
     # All loads are before the first store: the compiler could not move them across it.
-    before = _load(row + PARAM, offsets, mask, PARAM_DTYPE, ALIGNMENT).to(COMPUTE)
-    grad = _load(row + GRAD, offsets, mask, GRAD_DTYPE, ALIGNMENT)
-    if tl.float64 == GRAD_DTYPE and tl.float32 == COMPUTE:
+    before = _load(row + PARAM, offsets, mask, INSTANCE.param, INSTANCE.alignment).to(INSTANCE.compute)
+    grad = _load(row + GRAD, offsets, mask, INSTANCE.grad, INSTANCE.alignment)
+    if INSTANCE.grad == tl.float64 and INSTANCE.compute == tl.float32:
         grad = _limited(grad, FP32_MAX)  # finite elements stay finite
-    grad = grad.to(COMPUTE)
+    grad = grad.to(INSTANCE.compute)
     if grad_scale is not None:
-        grad = _divide(grad, tl.load(grad_scale).to(COMPUTE))
-    if MAXIMIZE:
+        grad = _divide(grad, tl.load(grad_scale).to(INSTANCE.compute))
+    if INSTANCE.maximize:
         grad = -grad
-    if tl.float32 == COMPUTE:
+    if INSTANCE.compute == tl.float32:
         grad = _limited(grad, LIMIT)
     finite = tl.abs(grad) < float("inf")
-    if SKIPS:
+    if INSTANCE.skips:
         grad = tl.where(finite, grad, 0.0)
-    fast_rate, slow_rate, square_rate = _rates(c, finite, COMPUTE, SKIPS)
+    fast_rate, slow_rate, square_rate = _rates(c, finite, INSTANCE.compute, INSTANCE.skips)
 
     fast = grad
-    if HAS_FAST:
-        fast = _load_moment(row, tile, FAST, FAST_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+    if INSTANCE.has_fast:
+        fast = _load_moment(row, tile, FAST, INSTANCE)
         fast = _lerp(fast, grad, fast_rate)
-    slow = _load_moment(row, tile, SLOW, SLOW_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+    slow = _load_moment(row, tile, SLOW, INSTANCE)
     slow = _lerp(slow, grad, slow_rate)
-    square = _load_moment(row, tile, SQUARE, SQUARE_DTYPE, COMPUTE, STORAGE, ALIGNMENT)
+    square = _load_moment(row, tile, SQUARE, INSTANCE)
     square = _lerp(square, grad * grad, square_rate)
 
     words = block  # unused if moments are not rounded
-    if STORAGE != IS_PLAIN or STOCHASTIC:
+    if INSTANCE.storage != IS_PLAIN or INSTANCE.stochastic:
         key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
-    if STORAGE != IS_PLAIN:
+    if INSTANCE.storage != IS_PLAIN:
         words = moment_words(tl.load(row + FIRST_BLOCK) + block, key0, key1)
-    if HAS_FAST:
-        _store_moment(row, tile, fast, words, FAST, FAST_DTYPE, STORAGE, ALIGNMENT)
-    _store_moment(row, tile, slow, words, SLOW, SLOW_DTYPE, STORAGE, ALIGNMENT)
-    _store_moment(row, tile, square, words, SQUARE, SQUARE_DTYPE, STORAGE, ALIGNMENT)
+    if INSTANCE.has_fast:
+        _store_moment(row, tile, fast, words, FAST, INSTANCE)
+    _store_moment(row, tile, slow, words, SLOW, INSTANCE)
+    _store_moment(row, tile, square, words, SQUARE, INSTANCE)
 
-    after = _descend(before, fast, slow, square, c, COMPUTE)
-    if SKIPS:
+    after = _descend(before, fast, slow, square, c, INSTANCE.compute)
+    if INSTANCE.skips:
         after = tl.where(finite, after, before)
         _count(mask & (finite == 0), row + SKIPPED)
-    if STOCHASTIC:
+    if INSTANCE.stochastic:
         after = param_to_bf16(after, tl.load(row + FIRST_ELEMENT) + offsets, key0, key1)
-    elif tl.bfloat16 == PARAM_DTYPE:
+    elif INSTANCE.param == tl.bfloat16:
         after = to_nearest_bf16(after)
-    _store(row + PARAM, after, offsets, mask, PARAM_DTYPE, ALIGNMENT)
+    _store(row + PARAM, after, offsets, mask, INSTANCE.param, INSTANCE.alignment)
 
 
 @triton.jit
@@ -263,18 +266,10 @@ def _descend(before, fast, slow, square, c, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _load_moment(
-    row,
-    tile,
-    WHICH: tl.constexpr,
-    DTYPE: tl.constexpr,
-    COMPUTE: tl.constexpr,
-    STORAGE: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-):
+def _load_moment(row, tile, WHICH: tl.constexpr, INSTANCE: tl.constexpr):
     block, block_mask, offsets, mask = tile
-    stored = _load(row + MOMENT + WHICH, offsets, mask, DTYPE, ALIGNMENT)
-    if STORAGE == IS_CODED:
+    stored = _load(row + MOMENT + WHICH, offsets, mask, INSTANCE.moments[WHICH], INSTANCE.alignment)
+    if INSTANCE.storage == IS_CODED:
         scale = _load(row + SCALE + WHICH, block, block_mask, tl.uint8, 1)
         if WHICH == FAST:
             values = decode_fast(stored, scale)
@@ -283,23 +278,14 @@ def _load_moment(
         else:
             values = decode_squares(stored, scale)
     else:
-        values = stored.to(COMPUTE)
+        values = stored.to(INSTANCE.compute)
     return values
 
 
 @triton.jit
-def _store_moment(
-    row,
-    tile,
-    values,
-    words,
-    WHICH: tl.constexpr,
-    DTYPE: tl.constexpr,
-    STORAGE: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-):
+def _store_moment(row, tile, values, words, WHICH: tl.constexpr, INSTANCE: tl.constexpr):
     block, block_mask, offsets, mask = tile
-    if STORAGE == IS_CODED:
+    if INSTANCE.storage == IS_CODED:
         if WHICH == FAST:
             stored, scale = encode_fast(values, words)
         elif WHICH == SLOW:
@@ -307,7 +293,7 @@ def _store_moment(
         else:
             stored, scale = encode_squares(values, words)
         _store(row + SCALE + WHICH, scale, block, block_mask, tl.uint8, 1)
-    elif STORAGE == IS_PLAIN:
+    elif INSTANCE.storage == IS_PLAIN:
         stored = values
     elif WHICH == FAST:
         stored = fast_to_bf16(values, words)
@@ -315,4 +301,4 @@ def _store_moment(
         stored = slow_to_bf16(values, words)
     else:
         stored = squares_to_bf16(values, words)
-    _store(row + MOMENT + WHICH, stored, offsets, mask, DTYPE, ALIGNMENT)
+    _store(row + MOMENT + WHICH, stored, offsets, mask, INSTANCE.moments[WHICH], INSTANCE.alignment)

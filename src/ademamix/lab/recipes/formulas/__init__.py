@@ -1,1 +1,1 @@
-"""The arithmetic of the recipes that train nothing."""
+"""The arithmetic of the recipes that train nothing, and its tables."""

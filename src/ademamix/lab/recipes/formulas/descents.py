@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from ademamix import AdEMAMix
+from ademamix.lab.report.charts import Series
+from ademamix.lab.reproduction.claims import Check, Operand, Quantity, every, lower, measured
 
 Method = Literal["Adam", "AdEMAMix"]
 METHODS: tuple[Method, ...] = ("Adam", "AdEMAMix")
@@ -63,6 +65,19 @@ class Descent:
         """The largest distance to the minimum in the last tenth of the steps."""
         return float(self.distances[-(self.steps // 10) :].max())
 
+    @property
+    def symbol(self) -> str:
+        """The beta in the legend of a chart."""
+        return f"$\\beta_{self.beta_name[-1]}={self.beta:g}$"
+
+    def path(self, label: str) -> Series:
+        """Return the points for a chart."""
+        return Series.of(label, self.points[:, 0], self.points[:, 1], FAMILIES[self.method])
+
+    def approach(self) -> Series:
+        """Return the distances over the steps for a chart."""
+        return Series.of(f"{self.method}, {self.symbol}", range(self.steps + 1), self.distances, FAMILIES[self.method])
+
     def first_within(self, distance: float) -> float:
         """Return the first step after which the iterate is nearer to the minimum than `distance`; infinite: none is."""
         near = np.flatnonzero(self.distances < distance)
@@ -95,3 +110,13 @@ def points_passed(
         stepping.step()
         passed.append(point.numpy().copy())
     return np.array(passed)
+
+
+def measured_of_each(what: str, of: Callable[[Descent], float], runs: Iterable[Descent]) -> list[Quantity]:
+    """Return a number of each descent, for claims."""
+    return [measured(f"{what} of {run}", of(run)) for run in runs]
+
+
+def all_lower(below: Sequence[Operand], above: Sequence[Operand]) -> Check:
+    """Check that each of some quantities is below each of others."""
+    return every(*(lower(one, other) for one in below for other in above))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ademamix.lab.recipes.formulas.descents import METHODS, Descent, Method, optimizer, points_passed
+from ademamix.lab.recipes.formulas.descents import METHODS, Descent, Method, measured_of_each, optimizer, points_passed
+from ademamix.lab.reproduction.panel import Table
 
 START, MINIMUM = (-3.0, 5.0), (1.0, 1.0)
 ALPHA = 9.0
@@ -72,12 +76,52 @@ def off_the_floor(run: Descent) -> float:
     return float(abs(late[:, 1] - late[:, 0] ** 2).max())
 
 
-def study(steps: int = STEPS) -> tuple[dict[Method, list[Descent]], dict[Method, list[Descent]]]:
-    """Return by method the sweep over its beta, and the runs that its learning rate was chosen from."""
+arrivals = partial(measured_of_each, "the first step within 1", lambda run: run.first_within(1.0))
+path_lengths = partial(measured_of_each, "the path length", lambda run: run.path_length)
+strayings = partial(measured_of_each, "the farthest from the floor", off_the_floor)
+ends = partial(measured_of_each, "the last distance", lambda run: run.distances[-1])
+
+
+class Study(NamedTuple):
+    """Descents by method."""
+
+    sweep: dict[Method, list[Descent]]
+    """Over the method's beta, the smallest first."""
+    rates: dict[Method, list[Descent]]
+    """Those that the learning rate was chosen from."""
+
+
+def run_study(steps: int = STEPS) -> Study:
+    """Choose each method's learning rate at its smallest beta, and run its sweep with it."""
     rates = {method: [descend(method, SWEEP[method][0], lr, steps) for lr in RATES] for method in METHODS}
     chosen = {method: choose_rate(runs) for method, runs in rates.items()}
     sweep = {
         method: [first, *(descend(method, beta, first.lr, steps) for beta in SWEEP[method][1:])]
         for method, first in chosen.items()
     }
-    return sweep, rates
+    return Study(sweep, rates)
+
+
+def sweep_table(study: Study) -> Table:
+    """Return the distances of the sweep over time, and how soon each descent arrives by how long a path."""
+    runs = [run for method in METHODS for run in study.sweep[method]]
+    marks = [runs[0].steps // part for part in (4, 2, 1)]
+    header = ["method", "learning rate", *(f"distance after {mark:,}" for mark in marks), "first within 1", "path"]
+    rows = []
+    for run in runs:
+        first = run.first_within(1.0)
+        arrived = "never" if np.isinf(first) else f"{first:,.0f}"
+        distances = [f"{run.distances[mark]:#.2g}" for mark in marks]
+        rows.append([run.name, f"{run.lr:g}", *distances, arrived, f"{run.path_length:.1f}"])
+    return Table(header, rows, f"Distance to the minimum; the way through the valley is {valley_length():.1f} long")
+
+
+def rates_table(study: Study) -> Table:
+    """Return what each learning rate that was tried leads to."""
+    rows = []
+    for method, runs in study.rates.items():
+        stars = ["*" if run is study.sweep[method][0] else "" for run in runs]
+        paths = [f"{run.path_length:.1f}{star}" for run, star in zip(runs, stars, strict=True)]
+        ends = [f"{run.distances[-1]:#.2g}{star}" for run, star in zip(runs, stars, strict=True)]
+        rows += [[f"{runs[0].name}, path length", *paths], [f"{runs[0].name}, last distance", *ends]]
+    return Table(["", *(f"lr = {lr:g}" for lr in RATES)], rows, "The learning rates tried; a star marks the chosen one")

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from ademamix.lab.recipes.formulas.descents import METHODS, Descent, Method, optimizer, points_passed
+from ademamix.lab.report.charts import Range
+from ademamix.lab.reproduction.panel import Table
 
 START, MINIMUM = (0.3, -1.5), (1.0, 4.0)
 MOMENTA = {"a": (-3.0, 0.0), "b": (-0.8, -3.0)}
@@ -73,3 +75,23 @@ def first_direction(run: Descent, momentum: tuple[float, float]) -> float:
     """Return the cosine between the way of the first ten steps and where the momentum pushes."""
     way, push = run.points[10] - run.points[0], -np.array(momentum)
     return float(way @ push / np.linalg.norm(way) / np.linalg.norm(push))
+
+
+def surroundings(runs: list[Descent]) -> tuple[Range, Range]:
+    """Return the ranges of x and y that all points of some descents are in, with a margin."""
+    passed = np.concatenate([run.points for run in runs])
+    (left, bottom), (right, top) = passed.min(axis=0) - 0.5, passed.max(axis=0) + 0.5
+    return (float(left), float(right)), (float(bottom), float(top))
+
+
+def rates_table(study: Study) -> Table:
+    """Return where each method ends at each learning rate, and whether it has come to rest."""
+    momenta = [f"m(0) = ({x:g}, {y:g})" for x, y in MOMENTA.values()]
+    header = ["method", "lr", *(f"{momentum}, {what}" for momentum in momenta for what in ("last", "last tenth"))]
+    rows = []
+    for method, runs in study.items():
+        for lr, cases in zip(RATES, runs, strict=True):
+            cells = [f"{value:.2g}" for run in cases.values() for value in (run.distances[-1], run.unrest)]
+            rows.append([method, f"{lr:g}{'*' if lr == RATE else ''}", *cells])
+    title = "Distance to the minimum after the last step, and the largest in the last tenth; * those of the figure"
+    return Table(header, rows, title)
