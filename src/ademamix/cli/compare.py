@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 
 from ademamix.cli.arguments import Commands, UsageError, name_and_settings, rates, run_length, seed, writable_folder
 from ademamix.cli.run_options import (
-    add_execution_options,
-    add_processes,
-    add_run_options,
+    add_options_of_several_runs,
     chosen_optimizer,
     lab_errors_explained,
     laboratory,
-    lists,
     with_options,
 )
 
@@ -91,10 +88,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="search each optimizer's learning rate and beta2 first, see above; without N it is 5 (default: no search)",
     )
-    add_processes(parser)
-    add_run_options(parser)
-    add_execution_options(parser, threads=1)
-    parser.lists = lists
+    add_options_of_several_runs(parser)
     parser.set_defaults(run=_run)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ademamix.cli.arguments import Commands, UsageError, file_to_write
-from ademamix.cli.run_options import lab_errors_explained
-from ademamix.lab.recipes import SCALES
+from ademamix.cli.run_options import add_scale, lab_errors_explained
 
 if TYPE_CHECKING:
     from ademamix.lab.report.page.sources import Source
@@ -36,12 +35,9 @@ def add(commands: Commands) -> None:
         help="write a page to read in a browser: the paper's claims and what was found, or any runs",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
-    parser.add_argument(
-        "--scale", choices=SCALES, default="laptop", metavar="SCALE", help="smoke, laptop or paper (default: laptop)"
-    )
+    add_scale(parser)
     parser.add_argument(
         "--runs",
         nargs="*",

@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ademamix.cli.arguments import Commands, UsageError, writable_folder
-from ademamix.cli.run_options import add_execution_options, add_processes, lab_errors_explained, laboratory
-from ademamix.lab.recipes import RECIPES, SCALES
+from ademamix.cli.run_options import (
+    add_execution_options,
+    add_processes,
+    add_scale,
+    lab_errors_explained,
+    laboratory,
+)
+from ademamix.lab.recipes import RECIPES
 
 if TYPE_CHECKING:
     from ademamix.lab.reproduction.scale import Scale
@@ -78,23 +84,14 @@ def add(commands: Commands) -> None:
         nargs=0,
         help="list the recipes with their labels in the paper and their times, and end (default: do not)",
     )
-    parser.add_argument(
-        "--scale",
-        choices=SCALES,
-        default="laptop",
-        metavar="SCALE",
-        help="how large: smoke, laptop or paper (default: laptop)",
-    )
+    add_scale(parser)
     parser.add_argument(
         "--dry-run",
         action="store_true",
         help="say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)",
     )
     parser.add_argument(
-        "--changed",
-        action="store_true",
-        help="only the recipes that were not carried out to their end, or whose claims have changed since "
-        "(default: all that are named)",
+        "--changed", action="store_true", help="only recipes that are incomplete or have changed (default: all named)"
     )
     parser.add_argument(
         "--archive", type=Path, metavar="FOLDER", help="read and write small records of runs, see above (default: none)"

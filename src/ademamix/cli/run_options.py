@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ademamix.cli.arguments import (
+    Parser,
     UsageError,
     name_and_settings,
     positive,
@@ -21,6 +22,7 @@ from ademamix.cli.arguments import (
     writable_folder,
 )
 from ademamix.lab.optimizers import OPTIMIZERS, WEIGHT_DECAY
+from ademamix.lab.recipes import SCALES
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
@@ -132,6 +134,25 @@ def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> N
         help="memory for the logits of a batch; a larger batch is processed in parts (default: 4)",
     )
     how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases as well (default: off)")
+
+
+def add_options_of_several_runs(parser: Parser) -> None:
+    """Add what a command takes that trains several runs which the user describes."""
+    add_processes(parser)
+    add_run_options(parser)
+    add_execution_options(parser, threads=1)
+    parser.lists = lists
+
+
+def add_scale(parser: argparse.ArgumentParser) -> None:
+    """Add the scale of recipes."""
+    parser.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="laptop",
+        metavar="SCALE",
+        help="how large: smoke, laptop or paper (default: laptop)",
+    )
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:

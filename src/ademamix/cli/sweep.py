@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ademamix.cli.arguments import Commands, UsageError, name_and_settings, positive, seed, small_count, writable_folder
 from ademamix.cli.run_options import (
     RUN_OPTIONS,
-    add_execution_options,
-    add_processes,
-    add_run_options,
+    add_options_of_several_runs,
     chosen_optimizer,
     lab_errors_explained,
     laboratory,
-    lists,
     with_options,
 )
 
@@ -83,7 +80,6 @@ def add(commands: Commands) -> None:
         help="try many settings of an optimizer: a grid or an adaptive search, on any number of machines",
         description=INTRODUCTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "what",
@@ -123,10 +119,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="say how many trials there are and how long they take (default: train)"
     )
-    add_processes(parser)
-    add_run_options(parser)
-    add_execution_options(parser, threads=1)
-    parser.lists = lists
+    add_options_of_several_runs(parser)
     parser.intermixed = True
     parser.set_defaults(run=_run)
 

@@ -47,17 +47,22 @@ class _Probe(Config):
         return {}
 
 
-class FollowBatch(_Probe):
-    """Record the loss on a batch that was held out of the training data."""
+class _Regular(_Probe):
+    """A probe that records after every `every` steps."""
 
-    kind: Literal["follow-batch"]
-    batch: NotNegative = 0
     every: Positive
 
     @property
     def first_step(self) -> int:
         """The first multiple of `every`."""
         return self.every
+
+
+class FollowBatch(_Regular):
+    """Record the loss on a batch that was held out of the training data."""
+
+    kind: Literal["follow-batch"]
+    batch: NotNegative = 0
 
     @property
     def held_out_batches(self) -> int:
@@ -152,28 +157,22 @@ class UpdateNorms(_Probe):
         return {f"norm_of_{self.span}_updates": get_total_norm(changes).item()}
 
 
-class TrainingLoss(_Probe):
+class TrainingLoss(_Regular):
     """Record the mean loss on a fixed part of the training examples, measured as the validation loss is.
 
     The two can then be compared; the loss of the steps is one of augmented images, with dropout.
     """
 
     kind: Literal["training-loss"]
-    every: Positive
     examples: Positive
     """How many, spread evenly over all; all, if there are fewer."""
-
-    @property
-    def first_step(self) -> int:
-        """The first multiple of `every`."""
-        return self.every
 
     def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
         """Return the loss, if this step is one of those that count."""
         return {} if training.step % self.every else {"training_loss": training.training_loss(self.examples)}
 
 
-class Evaluate(_Probe):
+class Evaluate(_Regular):
     """Record the share of right answers in tasks of lm-eval, after every `every` steps and after the last.
 
     The tasks are lm-eval's by name, and those of :mod:`ademamix.lab.evaluation`.
@@ -183,12 +182,6 @@ class Evaluate(_Probe):
 
     kind: Literal["evaluate"]
     tasks: Annotated[tuple[str, ...], Field(min_length=1)]
-    every: Positive
-
-    @property
-    def first_step(self) -> int:
-        """The first multiple of `every`."""
-        return self.every
 
     def prepare(self, training: Training) -> None:
         """Load the tasks: a name may be wrong, a data set or lm-eval itself missing."""
