@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ARMS = ("adamw", "adamw:steps=2x", "ademamix")
 
+SUMMARY = "train a model with AdamW and with AdEMAMix, and show the difference"
 INTRODUCTION = """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
 
@@ -58,12 +59,7 @@ REPORT_WIDTH = 100  # columns of report.txt
 
 def add(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "compare",
-        help="train a model with AdamW and with AdEMAMix, and show the difference",
-        description=INTRODUCTION,
-        epilog=EPILOG,
-    )
+    parser = commands.add_parser("compare", help=SUMMARY, description=INTRODUCTION, epilog=EPILOG)
     parser.add_argument(
         "--optimizers",
         type=name_and_settings,

@@ -12,6 +12,7 @@ from ademamix.cli.run_options import add_scale, lab_errors_explained
 if TYPE_CHECKING:
     from ademamix.lab.report.page.sources import Source
 
+SUMMARY = "write a page to read in a browser: the paper's claims and what was found, or any runs"
 DESCRIPTION = """\
 Write one HTML page with all results that `ademamix reproduce` left in DIR at a scale: what the paper claims, what was
 found here, and for each result its figures, claims, numbers, settings and command. The file needs no network and no
@@ -30,12 +31,7 @@ examples:
 
 def add(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "report",
-        help="write a page to read in a browser: the paper's claims and what was found, or any runs",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
+    parser = commands.add_parser("report", help=SUMMARY, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
     add_scale(parser)
     parser.add_argument(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ademamix.lab.sweep.space import Space
     from ademamix.lab.sweep.study import Plan
 
+SUMMARY = "try many settings of an optimizer: a grid or an adaptive search, on any number of machines"
 INTRODUCTION = """\
 Try many settings of an optimizer, each with a full run, and show which are best and which of them matter.
 
@@ -75,12 +76,7 @@ class _ListPresets(argparse.Action):
 
 def add(commands: Commands) -> None:
     """Describe the command."""
-    parser = commands.add_parser(
-        "sweep",
-        help="try many settings of an optimizer: a grid or an adaptive search, on any number of machines",
-        description=INTRODUCTION,
-        epilog=EPILOG,
-    )
+    parser = commands.add_parser("sweep", help=SUMMARY, description=INTRODUCTION, epilog=EPILOG)
     parser.add_argument(
         "what",
         nargs="*",
