@@ -18,7 +18,6 @@ from ademamix.lab.reproduction.claims import (
     breaks_down,
     every,
     gap,
-    highest,
     largest_rise,
     last,
     lower,
@@ -221,7 +220,6 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert at_step("a", 25, "norm").values(found) == [7.0, 8.0]
     assert at_step("a", 40, "norm").values(found) == [6.0, INF]
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
-    assert highest("a", "norm").values(found) == [7.0, INF]
     assert lowest_ever("a", "norm").values(found) == [5.0, INF]
     assert largest_rise("a", "norm").values(found) == [2.0, INF]
     assert math.isnan(largest_rise("a", "unknown").values(found)[0])

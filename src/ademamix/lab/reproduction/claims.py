@@ -85,12 +85,6 @@ def smoothed(arm: str, step: int, over: int, metric: str = VALIDATION_LOSS) -> Q
     return Quantity(label, lambda found: found.arms[arm].smoothed(metric, step, over))
 
 
-def highest(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
-    """Return the highest value that a metric of an arm ever had."""
-    label = f"{arm}, highest {metric.replace('_', ' ')}"
-    return Quantity(label, lambda found: found.arms[arm].highest(metric))
-
-
 def lowest_ever(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     """Return the lowest value that a metric of an arm ever had: its end, had it been stopped there."""
     label = f"{arm}, lowest {metric.replace('_', ' ')}"

@@ -58,11 +58,6 @@ class TrainedArm(Trained):
             for curve, end in zip(curves, ends, strict=True)
         ]
 
-    def highest(self, metric: str) -> list[float]:
-        """Return the highest value of a metric, for each seed; infinite where the run diverged."""
-        found = zip(self.curves(metric), self.results, strict=True)
-        return [math.inf if result.diverged else max(curve.values(), default=math.nan) for curve, result in found]
-
     def lowest(self, metric: str) -> list[float]:
         """Return the lowest value of a metric, for each seed; infinite where the run diverged."""
         found = zip(self.curves(metric), self.results, strict=True)
