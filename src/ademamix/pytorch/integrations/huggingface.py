@@ -1,0 +1,109 @@
+"""Hugging Face's Trainer and its subclasses, such as those of TRL: the horizon is what the trainer works out itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ademamix.pytorch.optimizer import AdEMAMix
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from transformers import Trainer, TrainingArguments
+
+
+def use_ademamix(trainer: Trainer, **settings: Any) -> None:
+    """Let `trainer` train with AdEMAMix, whose ``total_steps`` is the number of steps that the trainer works out.
+
+    That number counts epochs, ``max_steps``, gradient accumulation and processes. It is read when training begins, or
+    is resumed. Call this once, before ``trainer.train()``:
+
+    .. code-block:: python
+
+        trainer = Trainer(model, TrainingArguments("out", num_train_epochs=3), train_dataset=dataset)
+        use_ademamix(trainer, alpha=8.0)
+        trainer.train()
+
+    Learning rate, beta1, beta2, epsilon and weight decay are those of the ``TrainingArguments``. ``optim_args`` is
+    understood as well, see :func:`read_optim_args`; ``optim`` is ignored.
+
+    Args:
+        trainer: a ``transformers.Trainer`` or one of a subclass.
+        settings: arguments of :class:`ademamix.AdEMAMix`, which win over ``optim_args``. ``lr`` and ``weight_decay``
+            are refused, since the trainer sets them for each group.
+    """
+    for name, argument in {"lr": "learning_rate", "weight_decay": "weight_decay"}.items():
+        if name in settings:
+            raise ValueError(f"{name} is set by the trainer: pass TrainingArguments({argument}={settings[name]!r})")
+    create = trainer.create_optimizer
+
+    def create_with_horizon(*args: Any, **kwargs: Any) -> Optimizer:
+        if trainer.optimizer is not None and not trainer.optimizer.state:
+            trainer.optimizer = None  # made for a batch that did not fit into memory: a smaller one takes more steps
+        arguments = _arguments(trainer.args, settings)
+        arguments.setdefault("total_steps", trainer.state.max_steps)
+        if not arguments["total_steps"]:
+            raise ValueError("the trainer knows its number of steps in train() only: call that, or pass total_steps")
+        trainer.optimizer_cls_and_kwargs = (AdEMAMix, arguments)
+        return create(*args, **kwargs)
+
+    trainer.create_optimizer = create_with_horizon  # type: ignore[method-assign]
+
+
+def read_optim_args(optim_args: str | None) -> dict[str, Any]:
+    """Return the settings in ``TrainingArguments.optim_args``, by the names of :class:`ademamix.AdEMAMix`.
+
+    Betas are named one by one. The names of bitsandbytes, ``t_alpha`` and ``t_beta3``, mean the warm-ups.
+
+    >>> read_optim_args("alpha=8, beta3=0.999, t_alpha=1000, state_storage=compact")
+    {'alpha': 8.0, 'beta3': 0.999, 'alpha_warmup': 1000.0, 'state_storage': 'compact'}
+    """
+    settings: dict[str, Any] = {}
+    for item in filter(None, map(str.strip, (optim_args or "").split(","))):
+        stated, equals, text = map(str.strip, item.partition("="))
+        name = _NAMES_OF_BITSANDBYTES.get(stated, stated)
+        if not equals or name not in _READERS:
+            known = ", ".join([*_READERS, *_NAMES_OF_BITSANDBYTES])
+            raise ValueError(f"optim_args has {item!r}: write NAME=VALUE with one of {known}")
+        if name in settings:
+            raise ValueError(f"optim_args has {name} twice: {optim_args!r}")
+        try:
+            settings[name] = _READERS[name](text)
+        except ValueError:
+            raise ValueError(f"optim_args has {item!r}, whose value cannot be read") from None
+    return settings
+
+
+def _arguments(args: TrainingArguments, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of AdEMAMix for `args` and `settings`, where the trainer has no better knowledge."""
+    stated = read_optim_args(args.optim_args)
+    betas = [stated.pop("beta1", args.adam_beta1), stated.pop("beta2", args.adam_beta2)]
+    if "beta3" in stated:
+        betas.append(stated.pop("beta3"))
+    return {"lr": args.learning_rate, "betas": tuple(betas), "eps": args.adam_epsilon, **stated, **settings}
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+_NAMES_OF_BITSANDBYTES = {"t_alpha": "alpha_warmup", "t_beta3": "beta3_warmup"}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "alpha": float,
+    "beta1": float,
+    "beta2": float,
+    "beta3": float,
+    "total_steps": float,  # numbers of steps may be written 1e4
+    "alpha_warmup": float,
+    "beta3_warmup": float,
+    "beta3_start": float,
+    "eps": float,
+    "state_storage": str,
+    "stochastic_rounding": _truth,
+    "rounding_seed": int,
+    "nonfinite": str,
+    "foreach": _truth,
+    "fused": _truth,
+}
