@@ -30,8 +30,7 @@ def total_steps(accelerator: Accelerator, dataloader: Any, epochs: int) -> int:
         raise ValueError(
             "pass the DataLoader that accelerator.prepare returned: before, its length is that of all processes"
         )
-    state = accelerator.gradient_state
-    batches: int = len(dataloader)
-    if state.sync_with_dataloader:
-        return epochs * math.ceil(batches / state.num_steps)
-    return epochs * batches // state.num_steps
+    accumulated: int = accelerator.gradient_accumulation_steps
+    if accelerator.gradient_state.sync_with_dataloader:
+        return epochs * math.ceil(len(dataloader) / accumulated)
+    return epochs * len(dataloader) // accumulated
