@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,16 @@ def test_python_in_the_documentation(page, monkeypatch):
 
 def test_no_page_is_left_out():
     names = {page.name for page in PAGES if blocks_of(page)}
-    assert {"README.md", "pytorch.md", "storage.md", "optax.md", "lab.md"} <= names
+    assert {"README.md", "pytorch.md", "integrations.md", "storage.md", "optax.md", "lab.md"} <= names
+
+
+def test_the_versions_of_trainers_are_those_that_are_installed():
+    rows = re.findall(
+        r"^\| .+ \| (.+) \| .+ \| \[.+ \|$", (ROOT / "docs" / "integrations.md").read_text(), re.MULTILINE
+    )
+    stated = {name: version for row in rows for name, version in re.findall(r"(\S+) (\d[\d.]+)", row)}
+    assert len(stated) >= len(rows) > 4
+    assert stated.items() <= {name: metadata.version(name).partition("+")[0] for name in stated}.items()
 
 
 def anchors(page: Path) -> set[str]:
