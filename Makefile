@@ -26,9 +26,10 @@ test-programs: $(INSTALLED)
 	ADEMAMIX_TEST_PROGRAMS=1 $(BIN)/python -m pytest -m programs tests $(ARGS)
 
 # The kernels for CUDA, in Triton's interpreter: no GPU, and no C++ core. Triton has an environment of its own, for it
-# takes 0.7 GB that nothing else here needs.
+# takes 0.7 GB that nothing else here needs, apart from torchtitan.
+TRITON_TESTS := tests/pytorch/test_triton.py tests/pytorch/integrations/test_torchtitan.py tests/test_examples.py
 test-triton: $(TRITON_INSTALLED)
-	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton tests/pytorch/test_triton.py $(ARGS)
+	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton $(TRITON_TESTS) $(ARGS)
 
 lint: $(INSTALLED) check-schemas
 	$(BIN)/ruff check .
@@ -72,7 +73,7 @@ $(TRITON_INSTALLED): constraints.txt
 	$(PYTHON) -m venv $(TRITON_VENV)
 	$(TRITON_BIN)/pip install -q --upgrade pip
 	$(TRITON_BIN)/pip install -q $$(grep '^torch==' constraints.txt)
-	$(TRITON_BIN)/pip install -q -c constraints.txt triton numpy hypothesis pytest
+	$(TRITON_BIN)/pip install -q -c constraints.txt triton torchtitan numpy hypothesis pytest
 	touch $@
 
 $(WHEELS_INSTALLED): constraints.txt
