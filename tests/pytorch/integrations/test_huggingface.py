@@ -183,6 +183,18 @@ def test_mistakes(tmp_path):
     use_ademamix(trainer)
     with pytest.raises(ValueError, match=r"in train\(\) only: call that, or pass total_steps"):
         trainer.create_optimizer()
+    trainer.train()
+    with pytest.raises(ValueError, match="has an optimizer already"):
+        use_ademamix(trainer)
+
+
+def test_the_last_call_counts(tmp_path):
+    trainer = trainer_in(tmp_path, max_steps=1)
+    use_ademamix(trainer, alpha=8.0, beta3_start=0.5)
+    use_ademamix(trainer, alpha=6.0)
+    trainer.train()
+    assert groups_of(trainer)[0]["alpha"] == 6.0
+    assert groups_of(trainer)[0]["beta3_start"] == 0.9
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ademamix.pytorch.optimizer import AdEMAMix
@@ -35,7 +36,11 @@ def use_ademamix(trainer: Trainer, **settings: Any) -> None:
     for name, argument in {"lr": "learning_rate", "weight_decay": "weight_decay"}.items():
         if name in settings:
             raise ValueError(f"{name} is set by the trainer: pass TrainingArguments({argument}={settings[name]!r})")
-    create = trainer.create_optimizer
+    if trainer.optimizer is not None:
+        raise ValueError(
+            "the trainer has an optimizer already: call use_ademamix before train(), and without optimizers="
+        )
+    create = partial(type(trainer).create_optimizer, trainer)  # of the class: a second call replaces the first
 
     def create_with_horizon(*args: Any, **kwargs: Any) -> Optimizer:
         if trainer.optimizer is not None and not trainer.optimizer.state:
