@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded
 # What JAX has compiled is kept, by content: tests compile thousands of small programs, many of them more than once.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # TRL would report its use over the network, in a thread
 
 import pytest
 import torch
