@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state
+from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state, shards
 from ademamix.pytorch.coefficients import Settings
+from ademamix.pytorch.memory_order import completed
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
-from ademamix.pytorch.tensors import Tensors
+from ademamix.pytorch.tensors import Place, Tensors
 
 
 class AdEMAMix(Optimizer):
@@ -219,7 +220,6 @@ class AdEMAMix(Optimizer):
         late: list[int],
         fast_starts: list[Tensor],
         indices: list[int],
-        first_rows: list[int],
         *columns: list[Tensor],
     ) -> None:
         """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
@@ -230,7 +230,7 @@ class AdEMAMix(Optimizer):
         arguments of their own, and no others.
         """
         self._opt_called = True  # again: torch.compile forgets the note that `step` makes
-        tensors = Tensors(indices, first_rows, *columns)
+        tensors = Tensors([], *columns)
         params, grads = tensors.params, tensors.grads
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
@@ -243,7 +243,8 @@ class AdEMAMix(Optimizer):
                 continue
             state = self.state.get(param)
             if state is None or not form.fits(state, param, grad):
-                grad = inputs.completed(grad)
+                if not shards.is_sharded(grad):
+                    grad = completed(grad)
                 if state is None or not parameter_state.is_ready(state, param, grad, form):
                     inputs.check(param, grad, differentiable=group["differentiable"])
                     state = self.state[param]
@@ -255,7 +256,6 @@ class AdEMAMix(Optimizer):
             grads.append(grad)
             indices.append(index)
             states.append(state)
-        first_rows.extend([0] * len(states))
         for column, key in form.keys.items():
             getattr(tensors, column).extend(map(itemgetter(key), states))
 
@@ -290,7 +290,9 @@ class AdEMAMix(Optimizer):
                 tensors = Tensors.none()
                 late: list[int] = []
                 fast_starts: list[Tensor] = []
-                self._init_group(group, reduced, first_index, late, fast_starts, *tensors)
+                indices: list[int] = []
+                self._init_group(group, reduced, first_index, late, fast_starts, indices, *tensors.columns)
+                tensors = tensors._replace(places=[Place(index) for index in indices])
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
         for group, tensors, starts in gathered:
