@@ -1,0 +1,79 @@
+"""Groups of processes that talk through gloo, forked from one that has all modules loaded.
+
+``run(scenario)`` calls a function in each process of groups of 1, 2 and 4: it sees a process group, and fails the test
+by raising. A new interpreter takes seconds to load torch, so that scenarios go through many cases.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WORLDS = (1, 2, 4)
+SECONDS = 900  # a group that waits for one of its own must end some day, also on a busy machine
+
+
+def run(scenario: Callable[[Path], None], *, worlds: tuple[int, ...] = WORLDS) -> None:
+    """Carry out a scenario, a function of a module beside this one, in groups of processes, one after the other.
+
+    The folder that it is given is the same for all groups.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, scenario.__module__, scenario.__name__, folder, *map(str, worlds)]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def main(module: str, name: str, folder: str, *worlds: str) -> int:
+    """Fork a group of each size, and return the number of processes that failed."""
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.debug  # noqa: F401
+
+    scenario = getattr(importlib.import_module(module), name)
+    for world in map(int, worlds):
+        processes = [_forked(scenario, Path(folder), rank, world) for rank in range(world)]
+        failures = sum(os.waitpid(process, 0)[1] != 0 for process in processes)
+        if failures:
+            return failures
+    return 0
+
+
+def _forked(scenario: Callable[[Path], None], folder: Path, rank: int, world: int) -> int:
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            _carry_out(scenario, folder, rank, world)
+            code = 0
+        except BaseException:
+            print(f"process {rank} of {world}:\n{traceback.format_exc()}", flush=True)
+        os._exit(code)  # without the clean-up of what it was forked from
+    return process
+
+
+def _carry_out(scenario: Callable[[Path], Any], folder: Path, rank: int, world: int) -> None:
+    from torch import distributed
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    store = f"file://{folder}/store-{world}"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    scenario(folder)
+    distributed.barrier()  # so that none ends while another still needs it
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
