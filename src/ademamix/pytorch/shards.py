@@ -159,14 +159,16 @@ def _keeps_blocks(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
         for i, placement in enumerate(placements)
         if getattr(placement, "dim", -1) >= row_axis and mesh.size(i) > 1
     ]
-    if not cuts:
-        return True
-    (placement, parts), *others = cuts
-    if others or placement.dim != row_axis or type(placement).__name__ != "Shard":
-        return False
     rest = math.prod(shape[row_axis + 1 :])
-    blocks = -(-shape[row_axis] * rest // BLOCK)
-    return bool(-(-shape[row_axis] // parts) * rest == -(-blocks // parts) * BLOCK)
+    size, blocks = shape[row_axis], -(-math.prod(shape[row_axis:]) // BLOCK)
+    for placement, parts in cuts:
+        is_even = size % parts == 0 or len(cuts) == 1
+        if placement.dim != row_axis or type(placement).__name__ != "Shard" or not is_even:
+            return False
+        size, blocks = -(-size // parts), -(-blocks // parts)
+        if size * rest != blocks * BLOCK:
+            return False
+    return True
 
 
 def _stride(shape: torch.Size) -> tuple[int, ...]:
