@@ -54,8 +54,9 @@ class AdEMAMix(Optimizer):
         eps, weight_decay: as in AdamW; weight decay is decoupled.
         state_storage: how the moments are stored: ``"fp32"``, 12 bytes per parameter (fp64 for fp64 parameters);
             ``"bf16"``, 6 bytes; or ``"compact"``, 4 bytes: 16-bit codes of m2, 8-bit codes of m1 and nu, with a scale
-            for each block of 128. Both round stochastically. Tensors of one dimension, with rows under 64 elements or
-            under 4096 elements in all stay fp32; fp64 and complex ones are never reduced.
+            for each block of 128. Both round stochastically. Tensors with rows under 64 elements or under 4096 elements
+            in all stay fp32, and so do those of one dimension under 131072 elements; fp64 and complex ones are never
+            reduced.
         stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
             `differentiable`. Parameters of other dtypes are always rounded to nearest.
         rounding_seed: key of the generator of stochastic rounding.
@@ -282,6 +283,7 @@ class AdEMAMix(Optimizer):
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def _step_groups(self) -> None:
+        is_new = not self.state
         gathered = []
         first_index = 0
         for group in self.param_groups:
@@ -295,6 +297,8 @@ class AdEMAMix(Optimizer):
                 tensors = tensors._replace(places=[Place(index) for index in indices])
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
+        if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
+            return
         for group, tensors, starts in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             ademamix_step(
@@ -305,6 +309,16 @@ class AdEMAMix(Optimizer):
                 grad_scale=getattr(self, "grad_scale", None),
                 fast_starts=starts,
             )
+
+    @staticmethod
+    def _is_for_state_alone(gathered: list[tuple[dict[str, Any], Tensors, Any]]) -> bool:
+        """Tell whether a first step is no step: torch.distributed.checkpoint takes one to have state to load into.
+
+        It has zeros for gradients and 0 for lr. The clocks of what is saved then should not have run.
+        """
+        return all(float(group["lr"]) == 0 for group, _, _ in gathered) and not any(
+            bool(shards.local(grad).any()) for _, tensors, _ in gathered for grad in tensors.grads
+        )
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -353,8 +367,10 @@ class AdEMAMix(Optimizer):
         ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
         one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
         parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"`` has
-        passed over so far. With ``beta1 = 0`` the fast average is the gradient: call this before ``zero_grad``.
-        It reads the whole state: call it now and then, not every step.
+        passed over so far. ``reduced_bytes`` and ``full_bytes`` are the sizes of the moments that are stored in fewer
+        bits than they are computed in, with their scales, and of the others. With ``beta1 = 0`` the fast average is the
+        gradient: call this before ``zero_grad``. Of sharded parameters, all of this is about the parts that this
+        process has. It reads the whole state: call it now and then, not every step.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)

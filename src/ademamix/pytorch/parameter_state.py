@@ -12,7 +12,15 @@ from torch import Tensor
 
 from ademamix.pytorch import block_codes, shards
 from ademamix.pytorch.core import check_memory, core, element_types, reader
-from ademamix.pytorch.storage import MOMENT_DTYPES, REDUCED_DTYPES, dtype_of, read_moment, reduces, write_moment
+from ademamix.pytorch.storage import (
+    MOMENT_DTYPES,
+    REDUCED_DTYPES,
+    dtype_of,
+    is_reduced,
+    read_moment,
+    reduces,
+    write_moment,
+)
 from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
 
 FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
@@ -142,6 +150,26 @@ def _check_whole(entries: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the state of a parameter has no {missing}, only {', '.join(map(str, entries))}: it is damaged, or was "
             "not written by AdEMAMix. Load or assign all of it, or nothing to start with an empty state."
+        )
+
+
+def refuse_bare_codes(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
+    """Raise if a moment has codes in place of values: a loader has cast them to the dtype of what it loaded into.
+
+    torch.distributed.checkpoint does so where the storage of the checkpoint, in `group`, is not that of the optimizer.
+    """
+    slow = entries.get(MOMENT_KEYS["slow"])
+    if not isinstance(slow, Tensor) or group["state_storage"] != "compact" or not reduces(param, group):
+        return
+    part = shards.local(slow)
+    if is_reduced(part) and part.dtype != torch.bfloat16:
+        return
+    if bool((part == part.round()).all()) and bool(part.any()):
+        raise ValueError(
+            "the checkpoint has compact moments, and they were loaded as numbers without their scales, since this "
+            "optimizer has another storage. Load with torch.distributed.checkpoint.load(..., planner="
+            "ademamix.pytorch.distributed_checkpoint.AnyStorage()) into a state_dict that is not flattened, or give "
+            "the optimizer state_storage='compact'."
         )
 
 

@@ -44,7 +44,8 @@ def main(module: str, name: str, folder: str, *worlds: str) -> int:
     import torch.distributed.tensor.debug  # noqa: F401
 
     scenario = getattr(importlib.import_module(module), name)
-    for world in map(int, worlds):
+    for number, world in enumerate(map(int, worlds)):
+        os.environ["STORE"] = f"file://{folder}/store-{number}"
         processes = [_forked(scenario, Path(folder), rank, world) for rank in range(world)]
         failures = sum(os.waitpid(process, 0)[1] != 0 for process in processes)
         if failures:
@@ -69,8 +70,7 @@ def _carry_out(scenario: Callable[[Path], Any], folder: Path, rank: int, world: 
     from torch import distributed
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
-    store = f"file://{folder}/store-{world}"
-    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
+    distributed.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
     scenario(folder)
     distributed.barrier()  # so that none ends while another still needs it
 
