@@ -108,9 +108,11 @@ def part_for(param: Tensor, whole: Tensor, *, is_scale: bool = False) -> Tensor:
             return local(whole.redistribute(placements=placements))  # type: ignore[attr-defined]
         whole = whole.full_tensor()  # type: ignore[attr-defined]
     shape, offsets = _local_shape_and_offsets(tuple(whole.shape), mesh, placements)
+    if shape == tuple(whole.shape):
+        return whole
     for axis, (start, size) in enumerate(zip(offsets, shape, strict=True)):
         whole = whole.narrow(axis, min(start, whole.shape[axis]), size)
-    return whole.contiguous()
+    return whole.clone(memory_format=torch.contiguous_format)  # not a view, which would keep the whole in memory
 
 
 def _local_gradient(grad: Tensor, param: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ The same steps are taken on whole copies of the parameters, with the gradients t
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,18 +92,18 @@ def follow(model: nn.Module, optimizer: Any, copies: list[Tensor], reference: An
     for step in range(STEPS):
         loss_of(model, step, what).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        for copy, param in zip(copies, model.parameters(), strict=True):
-            copy.grad = whole(param.grad).clone()
+        for own, param in zip(copies, model.parameters(), strict=True):
+            own.grad = whole(param.grad).clone()
         reference.step()
         with CommDebugMode() as communication:
             optimizer.step()
         assert communication.get_total_counts() == 0, what
         optimizer.zero_grad()
-        for i, (param, copy) in enumerate(zip(model.parameters(), copies, strict=True)):
+        for i, (param, own) in enumerate(zip(model.parameters(), copies, strict=True)):
             if isinstance(param, DTensor):
-                assert_same_part(param.detach(), copy.detach(), (what, step, i))
+                assert_same_part(param.detach(), own.detach(), (what, step, i))
             else:
-                assert torch.equal(param, copy), (what, step, i)
+                assert torch.equal(param, own), (what, step, i)
 
 
 def sharded(folder: Path) -> None:
@@ -144,13 +145,13 @@ def whole_state_in_shards(folder: Path) -> None:
         copies = whole_copies(model)
         settings = {"lr": 1e-2, "state_storage": storage}
         reference = make(copies, **settings)
-        for copy in copies:
-            copy.grad = torch.ones_like(copy)
+        for own in copies:
+            own.grad = torch.ones_like(own)
         reference.step()
-        for copy, param in zip(copies, model.parameters(), strict=True):
-            copy.data.copy_(whole(param.detach()))
+        for own, param in zip(copies, model.parameters(), strict=True):
+            own.data.copy_(whole(param.detach()))
         optimizer = make(model.parameters(), **settings)
-        optimizer.load_state_dict(reference.state_dict())
+        optimizer.load_state_dict(copy.deepcopy(reference.state_dict()))
         follow(model, optimizer, copies, reference, storage)
 
 
@@ -170,6 +171,6 @@ def replicated(folder: Path) -> None:
             for param in agreed:
                 distributed.broadcast(param, src=0)
             assert all(map(torch.equal, agreed, model.parameters()))
-            assert any((copy != param).any() for copy, param in zip(copies, agreed, strict=True))
+            assert any((own != param).any() for own, param in zip(copies, agreed, strict=True))
         else:
             follow(model, make(model.parameters(), **settings), copies, make(copies, **settings), f"DDP, {storage}")
