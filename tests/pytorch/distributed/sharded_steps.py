@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from cases import make
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from ademamix.formats import LEAST_VECTOR
@@ -106,7 +106,47 @@ def every_layout(folder: Path) -> None:
             what = f"{name}, {storage}, {path}"
             compare_steps(mesh, placements, torch.float32, what, state_storage=storage, **PATHS[path])
             if path in ("single", "fused"):
-                compare_steps(
-                    mesh, placements, torch.bfloat16, f"{what}, bf16", state_storage=storage, nonfinite="skip",
-                    **PATHS[path],
-                )  # fmt: skip
+                settings = {"state_storage": storage, "nonfinite": "skip", **PATHS[path]}
+                compare_steps(mesh, placements, torch.bfloat16, f"{what}, bf16", **settings)
+
+
+def cut_through_blocks(folder: Path) -> None:
+    """A block cannot have two scales: moments that a cut goes through stay fp32, and words are still the whole's."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for path, dtype in itertools.product(("single", "foreach", "fused"), (torch.float32, torch.bfloat16)):
+        whole = values(0, (64, 300), -1).to(dtype).requires_grad_()
+        sharded = torch.nn.Parameter(spread(whole.detach(), mesh, (Shard(1),)))
+        reference = make([whole], lr=1e-2, **PATHS[path])
+        optimizer = make([sharded], lr=1e-2, state_storage="compact", **PATHS[path])
+        for step in range(STEPS):
+            whole.grad = values(0, (64, 300), step).to(dtype)
+            sharded.grad = spread(whole.grad, mesh, (Shard(1),))
+            reference.step()
+            optimizer.step()
+        assert_same_part(sharded.detach(), whole.detach(), (path, dtype))
+        found = optimizer.diagnostics()[0]
+        assert (found["reduced_bytes"], found["full_bytes"]) == (0, 12 * sharded.to_local().numel())
+
+
+def partial_gradients(folder: Path) -> None:
+    """The gradient of a replicated parameter may be a sum that has not been taken, as in sequence parallelism."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    whole = values(0, (66, 512), -1).requires_grad_()
+    sharded = torch.nn.Parameter(spread(whole.detach(), mesh, (Replicate(),)))
+    reference, optimizer = make([whole]), make([sharded])
+    own = values(distributed.get_rank(), (66, 512), 0)
+    sharded.grad = DTensor.from_local(own, mesh, (Partial(),))
+    whole.grad = sum(values(rank, (66, 512), 0) for rank in range(distributed.get_world_size()))
+    reference.step()
+    optimizer.step()
+    assert_same_part(sharded.detach(), whole.detach(), "summed")
+
+
+def foreign_gradients(folder: Path) -> None:
+    mesh, other = (init_device_mesh("cpu", shape) for shape in ((2,), (2, 1)))
+    param = torch.nn.Parameter(spread(torch.ones(4, 4), mesh, (Shard(0),)))
+    optimizer = make([param])
+    param.grad = spread(torch.ones(4, 4), other, (Shard(0), Replicate()))
+    with pytest.raises(RuntimeError, match="Give it a DTensor on the same mesh"):
+        optimizer.step()
+    assert not optimizer.state

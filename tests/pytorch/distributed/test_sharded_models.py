@@ -1,9 +1,15 @@
+import pytest
 import sharded_models
 from processes import run
 
 
 def test_sharded_models_are_trained_as_whole_ones():
-    run(sharded_models.sharded)
+    run(sharded_models.sharded, worlds=(2,))
+
+
+@pytest.mark.distributed
+def test_sharded_models_are_trained_as_whole_ones_on_one_process_and_on_four():
+    run(sharded_models.sharded, worlds=(1, 4))
 
 
 def test_a_sharded_run_switches_from_adamw_and_back():
