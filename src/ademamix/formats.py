@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 BLOCK = 128
 # Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
 LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
-# Smaller tensors have no memory to save, and precision matters most in them: biases, norms, small heads. Of tensors with
-# one dimension, only those are larger than any bias that are slices of many parameters, made to be sharded.
+# Smaller tensors have no memory to save, and precision matters most in them: biases, norms, small heads. A vector that
+# is larger than a bias is a slice of many parameters, made to be sharded.
 LEAST_ROW, LEAST_SIZE, LEAST_VECTOR = 64, 4096, 1 << 17
 
 

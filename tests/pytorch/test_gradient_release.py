@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import make
 from torch import nn
 
 from ademamix.pytorch.gradient_release import gradient_release
+from cases import make
 
 WIDTH, LAYERS = 1024, 16
 LAYER_BYTES = 4 * WIDTH**2

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from cases import PATHS
 
 from ademamix import formats
 from ademamix.pytorch.coefficients import Settings
@@ -10,11 +9,12 @@ from ademamix.pytorch.parameter_state import adopt, form_of
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step
 from ademamix.pytorch.tensors import Place, Tensors
+from cases import PATHS
 
 SETTINGS = Settings(0.1, (0.9, 0.99, 0.999), 5.0, 0, 0, 0.9, 1e-8, 0.01)
 ANY = ("fp32", "bf16", "compact")
 
-# The shape of a parameter, where its parts begin and end in each dimension, and the storages that they may have: where a
+# The shape of a parameter, where a part begins and ends in each dimension, and the storages that it may have: where a
 # block is cut, the moments are not coded.
 CUTS = [
     ((64, 300), [(0, 16), (0, 300)], ANY),

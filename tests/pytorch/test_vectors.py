@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import PATHS, make
 
 from ademamix.formats import BLOCK, LEAST_VECTOR
+from cases import PATHS, make
 
 SIZE = LEAST_VECTOR + 100  # the last block is shorter
 

@@ -58,7 +58,9 @@ def _like_saved(stored: Tensor, dtype: torch.dtype, *, is_coded: bool) -> tuple[
     if is_coded and not shards.keeps_blocks(stored):
         shape = block_codes.scale_shape(stored.shape)
         device = stored.device
-        return torch.empty(stored.shape, dtype=dtype, device=device), torch.empty(shape, dtype=torch.uint8, device=device)
+        return torch.empty(stored.shape, dtype=dtype, device=device), torch.empty(
+            shape, dtype=torch.uint8, device=device
+        )
     part = torch.empty_like(shards.local(stored), dtype=dtype)
     scale = None
     if is_coded:

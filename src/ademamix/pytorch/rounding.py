@@ -1,8 +1,8 @@
 """Stochastic rounding of bf16 parameters and of stored moments, with torch operations.
 
 The random word of an element is a function of (seed, parameter index, step, element index) alone, so the result is
-the same on any number of threads, on every replica, for every way to shard a parameter and after every resume. `RoundingStream` in
-csrc/number_formats.h is the twin; they are tested to agree bit for bit.
+the same on any number of threads, on every replica, for every way to shard a parameter and after every resume.
+`RoundingStream` in csrc/number_formats.h is the twin; they are tested to agree bit for bit.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -142,7 +142,7 @@ def _offsets(param: Any) -> tuple[int, ...]:
     return _local_shape_and_offsets(tuple(param.shape), *_spread(param))[1] or (0,) * param.dim()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _local_shape_and_offsets(
     shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -152,7 +152,7 @@ def _local_shape_and_offsets(
     return tuple(local_shape), tuple(offsets)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _keeps_blocks(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]) -> bool:
     """Tell whether each part of a row begins with a block. The last part may be shorter, or have none."""
     row_axis = 1 if len(shape) > 1 else 0
@@ -177,9 +177,7 @@ def _stride(shape: torch.Size) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _wrapped(
-    part: Tensor, spread: tuple[Any, tuple[Any, ...]], shape: torch.Size, stride: tuple[int, ...]
-) -> Tensor:
+def _wrapped(part: Tensor, spread: tuple[Any, tuple[Any, ...]], shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
     dtensor = sys.modules["torch.distributed.tensor"].DTensor
     whole: Tensor = dtensor.from_local(part, *spread, run_check=False, shape=shape, stride=stride)
     return whole

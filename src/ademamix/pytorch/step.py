@@ -21,7 +21,7 @@ from ademamix.pytorch.coefficients import PerTensor, Settings, next_step, taken
 from ademamix.pytorch.core import check_memory, core, missing_core
 from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import Place, Tensors
+from ademamix.pytorch.tensors import Tensors
 
 # Moments that are not fp32 are decoded this many at a time: it bounds the memory that a step takes beyond the state.
 DECODED_ELEMENTS = 1 << 22
@@ -66,6 +66,7 @@ def ademamix_step(
     Gradients are divided by `grad_scale`. `fast_starts` has the step at which m1 was empty, by position, for parameters
     whose beta1 was 0 until then: t of their m1 counts from there.
 
+    >>> from ademamix.pytorch.tensors import Place
     >>> def zeros():
     ...     return [torch.zeros(3)]
     >>> state = {"fasts": zeros(), "slows": zeros(), "squares": zeros()}

@@ -30,11 +30,11 @@ def update(
         unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
         tensors = tensors._replace(grads=unscaled)
     matrix = torch.stack(coefficients, dim=1)
-    if not torch.compiler.is_compiling():
-        return _on_cpu(tensors, matrix, rounding, maximize)
-    # Here no tensor is a part of a parameter.
-    indices = [place.param_index for place in tensors.places]
-    torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, maximize)
+    if torch.compiler.is_compiling():  # no tensor is a part of a parameter
+        indices = [place.param_index for place in tensors.places]
+        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, maximize)
+    else:
+        _on_cpu(tensors, matrix, rounding, maximize)
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bool]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from cases import make
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from ademamix.formats import LEAST_VECTOR
+from cases import make
 
 STEPS = 3
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from cases import make
 from sharded_steps import assert_same_part, gradients, values
 from torch import distributed
 from torch.distributed import checkpoint
@@ -28,6 +27,7 @@ from torch.distributed.tensor import DTensor, Shard
 from ademamix import AdEMAMix
 from ademamix.pytorch.distributed_checkpoint import AnyStorage
 from ademamix.pytorch.parameter_state import values_of
+from cases import make
 
 SHAPES: list[tuple[int, ...]] = [(66, 512), (3, 2048), (9,), (128, 300)]  # uneven parts, empty ones, both
 STEPS = 3
@@ -81,7 +81,12 @@ def optimizer_of(model: torch.nn.Module, storage: str, *, flat: bool = False) ->
     """Return an optimizer with two groups, and one without parameters, which torch cannot flatten."""
     first, *others = model.parameters()
     groups = [{"params": [first], "lr": 0.02}, {"params": others}]
-    return make(groups if flat else [groups[0], {"params": []}, groups[1]], lr=0.01, betas=(0.9, 0.99, 0.999), state_storage=storage)
+    return make(
+        groups if flat else [groups[0], {"params": []}, groups[1]],
+        lr=0.01,
+        betas=(0.9, 0.99, 0.999),
+        state_storage=storage,
+    )
 
 
 def take_steps(model: torch.nn.Module, optimizer: AdEMAMix, steps: range) -> None:

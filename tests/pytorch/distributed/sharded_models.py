@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import make
 from sharded_steps import assert_same_part
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
@@ -25,6 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from ademamix import AdEMAMix
+from cases import make
 
 STEPS = 3
 STORAGES = ("fp32", "bf16", "compact")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from cases import make
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -17,6 +16,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from ademamix.formats import LEAST_VECTOR
 from ademamix.pytorch import shards
+from cases import make
 
 PATHS = {
     "single": {"foreach": False, "fused": False},
