@@ -316,9 +316,11 @@ class AdEMAMix(Optimizer):
 
         It has zeros for gradients and 0 for lr. The clocks of what is saved then should not have run.
         """
-        return all(float(group["lr"]) == 0 for group, _, _ in gathered) and not any(
-            bool(shards.local(grad).any()) for _, tensors, _ in gathered for grad in tensors.grads
-        )
+        if any(group["differentiable"] or float(group["lr"]) != 0 for group, _, _ in gathered):
+            return False
+        grads = [shards.local(grad) for _, tensors, _ in gathered for grad in tensors.grads]
+        # A process that has empty parts alone is told nothing by them, and keeps time with those that take a step.
+        return any(grad.numel() for grad in grads) and not any(bool(grad.any()) for grad in grads)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
