@@ -1,7 +1,7 @@
 """Groups of processes that talk through gloo, forked from one that has all modules loaded.
 
-``run(scenario)`` calls a function in each process of groups of 1, 2 and 4: it sees a process group, and fails the test
-by raising. A new interpreter takes seconds to load torch, so that scenarios go through many cases.
+``run(scenario, worlds=(1, 2))`` calls a function in each process of groups of 1 and 2: it sees a process group, and
+fails the test by raising. A new interpreter takes seconds to load torch, so that scenarios go through many cases.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-WORLDS = (1, 2, 4)
 SECONDS = 900  # a group that waits for one of its own must end some day, also on a busy machine
 
 
-def run(scenario: Callable[[Path], None], *, worlds: tuple[int, ...] = WORLDS) -> None:
-    """Carry out a scenario, a function of a module beside this one, in groups of processes, one after the other.
+def run(*scenarios: Callable[[Path], None], worlds: tuple[int, ...]) -> None:
+    """Carry out scenarios, functions of a module beside this one, in groups of processes of these sizes, in turn.
 
-    The folder that it is given is the same for all groups.
+    The folder that they are given is the same for all groups.
     """
+    names = ",".join(scenario.__name__ for scenario in scenarios)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, scenario.__module__, scenario.__name__, folder, *map(str, worlds)]
+        command = [sys.executable, __file__, scenarios[0].__module__, names, folder, *map(str, worlds)]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -37,28 +36,28 @@ def run(scenario: Callable[[Path], None], *, worlds: tuple[int, ...] = WORLDS) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def main(module: str, name: str, folder: str, *worlds: str) -> int:
+def main(module: str, names: str, folder: str, *worlds: str) -> int:
     """Fork a group of each size, and return the number of processes that failed."""
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
     import torch.distributed.tensor.debug  # noqa: F401
 
-    scenario = getattr(importlib.import_module(module), name)
+    scenarios = [getattr(importlib.import_module(module), name) for name in names.split(",")]
     for number, world in enumerate(map(int, worlds)):
         os.environ["STORE"] = f"file://{folder}/store-{number}"
-        processes = [_forked(scenario, Path(folder), rank, world) for rank in range(world)]
+        processes = [_forked(scenarios, Path(folder), rank, world) for rank in range(world)]
         failures = sum(os.waitpid(process, 0)[1] != 0 for process in processes)
         if failures:
             return failures
     return 0
 
 
-def _forked(scenario: Callable[[Path], None], folder: Path, rank: int, world: int) -> int:
+def _forked(scenarios: list[Callable[[Path], None]], folder: Path, rank: int, world: int) -> int:
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            _carry_out(scenario, folder, rank, world)
+            _carry_out(scenarios, folder, rank, world)
             code = 0
         except BaseException:
             print(f"process {rank} of {world}:\n{traceback.format_exc()}", flush=True)
@@ -66,13 +65,14 @@ def _forked(scenario: Callable[[Path], None], folder: Path, rank: int, world: in
     return process
 
 
-def _carry_out(scenario: Callable[[Path], Any], folder: Path, rank: int, world: int) -> None:
+def _carry_out(scenarios: list[Callable[[Path], None]], folder: Path, rank: int, world: int) -> None:
     from torch import distributed
 
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     distributed.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
-    scenario(folder)
-    distributed.barrier()  # so that none ends while another still needs it
+    for scenario in scenarios:
+        scenario(folder)
+        distributed.barrier()  # so that none ends while another still needs it
 
 
 if __name__ == "__main__":

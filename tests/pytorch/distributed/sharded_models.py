@@ -17,7 +17,6 @@ from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -157,6 +156,8 @@ def whole_state_in_shards(folder: Path) -> None:
 
 def replicated(folder: Path) -> None:
     """DDP, with the state in each process, or divided among them parameter by parameter."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # which warns when it is imported
+
     for storage, divided in itertools.product(STORAGES, (False, True)):
         model = DistributedDataParallel(Model(torch.bfloat16))
         copies = whole_copies(model)

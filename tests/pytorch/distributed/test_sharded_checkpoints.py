@@ -10,9 +10,5 @@ def test_a_checkpoint_of_one_process_loads_on_more():
     run(sharded_checkpoints.resharded, worlds=(1, 2))
 
 
-def test_codes_are_not_taken_for_values():
-    run(sharded_checkpoints.codes_without_scales, worlds=(2,))
-
-
-def test_parameters_cut_by_columns_load_what_was_cut_by_rows():
-    run(sharded_checkpoints.columns, worlds=(1, 2))
+def test_parameters_cut_by_columns_load_what_was_cut_by_rows_and_codes_need_their_scales():
+    run(sharded_checkpoints.columns, sharded_checkpoints.codes_without_scales, worlds=(2,))
