@@ -40,7 +40,7 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
             "that makes them, or optimize that embedding with torch.optim.SparseAdam."
         )
     if shards.is_sharded(param):
-        if not shards.is_sharded(grad) or grad.device_mesh != param.device_mesh:  # type: ignore[attr-defined]
+        if not shards.on_its_mesh(grad, param):
             raise RuntimeError(
                 f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a parameter that is sharded over "
                 f"{param.device_mesh}. Give it a DTensor on the same mesh."  # type: ignore[attr-defined]

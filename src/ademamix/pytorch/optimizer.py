@@ -243,7 +243,7 @@ class AdEMAMix(Optimizer):
             if grad is None or (mixed and reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not form.fits(state, param, grad):
+            if state is None or not form.fits(*shards.parts_of(state, param, grad)):
                 if not shards.is_sharded(grad):
                     grad = completed(grad)
                 if state is None or not parameter_state.is_ready(state, param, grad, form):

@@ -62,7 +62,7 @@ def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) 
     dtype, shape = param.dtype, param.shape
     if grad.dtype != dtype or grad.shape != shape or not param.is_contiguous() or grad.layout != torch.strided:
         return False
-    if shards.is_sharded(param) and not (shards.is_sharded(grad) and grad.device_mesh == param.device_mesh):  # type: ignore[attr-defined]
+    if shards.is_sharded(param) and not shards.on_its_mesh(grad, param):
         return False
     for moment in form.moments:
         stored = state.get(MOMENT_KEYS[moment])

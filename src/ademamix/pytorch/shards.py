@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -33,8 +34,21 @@ def local(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this process has: all of it unless it is sharded."""
     if not is_sharded(tensor):
         return tensor
-    part: Tensor = tensor.to_local()  # type: ignore[attr-defined]
+    # What `to_local` returns where there is nothing to differentiate, ten times as quickly.
+    part: Tensor = tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor  # type: ignore[attr-defined]
     return part
+
+
+def parts_of(state: Mapping[str, Any], param: Tensor, grad: Tensor) -> tuple[Mapping[str, Any], Tensor, Tensor]:
+    """Return the local parts of a parameter, its state and its gradient, to be looked at."""
+    if type(param) in PLAIN_TYPES or not is_sharded(param) or not on_its_mesh(grad, param):
+        return state, param, grad
+    return {key: local(value) for key, value in state.items()}, local(param), local(grad)
+
+
+def on_its_mesh(grad: Any, param: Tensor) -> bool:
+    """Tell whether a gradient is a DTensor over the processes of its parameter."""
+    return is_sharded(grad) and bool(_spread(grad)[0] == _spread(param)[0])
 
 
 def are_alike(param: Tensor, *others: Any) -> bool:
@@ -131,11 +145,14 @@ def _spread(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
 def _spread_of_scales(param: Tensor) -> tuple[Any, tuple[Any, ...]]:
     """Return how the scales of a coded moment are spread: their rows are those of `param`, their columns its blocks."""
     mesh, placements = _spread(param)
-    cut_rows = 0 if param.dim() > 1 else None
+    return mesh, _placements_of_scales(placements, is_vector=param.dim() == 1)
+
+
+@cache
+def _placements_of_scales(placements: tuple[Any, ...], *, is_vector: bool) -> tuple[Any, ...]:
     shard = sys.modules["torch.distributed.tensor"].Shard
-    return mesh, tuple(
-        placement if getattr(placement, "dim", cut_rows) == cut_rows else shard(1) for placement in placements
-    )
+    rows = None if is_vector else 0
+    return tuple(placement if getattr(placement, "dim", rows) == rows else shard(1) for placement in placements)
 
 
 def _offsets(param: Any) -> tuple[int, ...]:

@@ -150,3 +150,9 @@ def foreign_gradients(folder: Path) -> None:
     with pytest.raises(RuntimeError, match="Give it a DTensor on the same mesh"):
         optimizer.step()
     assert not optimizer.state
+    param.grad = spread(torch.ones(4, 4), mesh, (Shard(0),))
+    optimizer.step()
+    param.grad = spread(torch.ones(4, 4), other, (Shard(0), Replicate()))
+    with pytest.raises(RuntimeError, match="Give it a DTensor on the same mesh"):
+        optimizer.step()
+    assert optimizer.state[param]["step"] == 1
