@@ -23,10 +23,12 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from ademamix import AdEMAMix
+from ademamix.pytorch.shards import local
 from cases import make
 
 STEPS = 3
-STORAGES = ("fp32", "bf16", "compact")
+BYTES = {"fp32": 12.0, "bf16": 6.2, "compact": 4.2}  # for each parameter; biases are fp32
+STORAGES = tuple(BYTES)
 
 
 class Model(nn.Sequential):
@@ -114,6 +116,9 @@ def sharded(folder: Path) -> None:
             follow(model, optimizer, copies, reference, f"{name}, {storage}, {path}")
             is_coded = optimizer.state[next(iter(model.parameters()))]["exp_avg_sq"].dtype == torch.uint8
             assert is_coded == (storage == "compact"), name
+            elements = sum(local(param).numel() for param in model.parameters())
+            found = optimizer.diagnostics()[0]
+            assert found["reduced_bytes"] + found["full_bytes"] <= BYTES[storage] * elements, (name, storage)
 
 
 def switched(folder: Path) -> None:
