@@ -41,17 +41,19 @@ class Place(NamedTuple):
 
         Where the parameter is cut in a dimension beyond the next, they are shorter: up to where it is cut.
         """
+        if not shape:
+            return Rows(number=1, size=1, first=0, first_column=0, whole_size=1)
         whole, offsets = self.whole or tuple(shape), self.offsets or (0,) * len(shape)
         axis = max([min(1, len(shape) - 1), *self.cuts(shape)])
         first = 0
         for size, offset in zip(whole[:axis], offsets[:axis], strict=True):
             first = first * size + offset
         return Rows(
-            number=math.prod(shape[:axis]) if axis >= 0 else 1,
-            size=math.prod(shape[axis:]) if axis >= 0 else 1,
+            number=math.prod(shape[:axis]),
+            size=math.prod(shape[axis:]),
             first=first,
-            first_column=offsets[axis] * math.prod(whole[axis + 1 :]) if axis >= 0 else 0,
-            whole_size=math.prod(whole[axis:]) if axis >= 0 else 1,
+            first_column=offsets[axis] * math.prod(whole[axis + 1 :]),
+            whole_size=math.prod(whole[axis:]),
         )
 
     def cuts(self, shape: Sequence[int]) -> list[int]:
