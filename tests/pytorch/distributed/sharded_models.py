@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from ademamix import AdEMAMix
+from ademamix.pytorch.gradient_release import gradient_release
 from ademamix.pytorch.shards import local
 from cases import make
 
@@ -180,3 +181,21 @@ def replicated(folder: Path) -> None:
             assert any((own != param).any() for own, param in zip(copies, agreed, strict=True))
         else:
             follow(model, make(model.parameters(), **settings), copies, make(copies, **settings), f"DDP, {storage}")
+
+
+def released(folder: Path) -> None:
+    """FSDP2 runs the hooks of sharded parameters when their gradients have been reduced."""
+    line = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for storage in STORAGES:
+        ordinary, releasing = (fully_sharded(Model(torch.bfloat16), line) for _ in range(2))
+        optimizers = [make(model.parameters(), lr=1e-2, state_storage=storage) for model in (ordinary, releasing)]
+        gradient_release(releasing, optimizers[1])
+        for step in range(STEPS):
+            loss_of(ordinary, step, "FSDP2").backward()
+            optimizers[0].step()
+            optimizers[0].zero_grad()
+            loss_of(releasing, step, "FSDP2").backward()
+            assert all(param.grad is None for param in releasing.parameters())
+        for param, other in zip(ordinary.parameters(), releasing.parameters(), strict=True):
+            assert torch.equal(local(param.detach()), local(other.detach())), storage
+            assert optimizers[1].state[other]["step"] == STEPS
