@@ -115,7 +115,5 @@ def pytest_collection_modifyitems(config, items):
     unasked = [mark for mark, variable in MARKS_TO_ASK_FOR.items() if os.environ.get(variable) != "1"]
     deselected = [item for item in items if any(map(item.get_closest_marker, unasked))]
     items[:] = [item for item in items if item not in deselected]
-    items.sort(
-        key=lambda item: item.get_closest_marker("slow") is None
-    )  # first, so that no worker ends with them alone
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # these first: no worker ends with one alone
     config.hook.pytest_deselected(items=deselected)
