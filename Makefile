@@ -12,13 +12,17 @@ WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-programs test-triton lint check-schemas fuzz bench wheels clean
+.PHONY: demo test test-distributed test-programs test-triton lint check-schemas fuzz bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# All layouts of sharded parameters, in groups of 1 and 4 processes; `make test` has those of 2.
+test-distributed: $(INSTALLED)
+	ADEMAMIX_TEST_DISTRIBUTED=1 $(BIN)/python -m pytest -m distributed tests/pytorch/distributed $(ARGS)
 
 # What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
 test-programs: $(INSTALLED)

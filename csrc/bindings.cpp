@@ -24,6 +24,7 @@ using ademamix::Memory;
 using ademamix::Storage;
 using ademamix::TensorReader;
 using Row = std::array<double, 8>;
+using Rows = std::array<int64_t, 4>;  // their size, the first row and column in the whole parameter, the size there
 
 constexpr double kLastStep = 1LL << 53;  // the last one that a double counts to
 
@@ -59,14 +60,26 @@ Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
   TensorReader::fail("slow average", i, "has elements of a type that no storage has");
 }
 
+constexpr char kNotInRows[] = "is not made of rows of this size";
+
 // The number of blocks in a tensor whose storage is coded.
 int64_t blocks_in(int64_t size, int64_t row_size, size_t i) {
   if (size == 0) return 0;
-  if (row_size <= 0 || size % row_size != 0) TensorReader::fail("parameter", i, "is not made of rows of this size");
+  if (row_size <= 0 || size % row_size != 0) TensorReader::fail("parameter", i, kNotInRows);
   return size / row_size * ((row_size + ademamix::kBlockSize - 1) / ademamix::kBlockSize);
 }
 
-ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_t i, int64_t row_size) {
+// Checks what random words depend on. No memory does.
+ademamix::Shard shard_from(const Rows& rows, bool coded, size_t i) {
+  const auto [size, first_row, first_column, whole_size] = rows;
+  const bool inside = first_row >= 0 && first_column >= 0 && first_column <= whole_size - size;
+  const bool in_blocks = first_column % ademamix::kBlockSize == 0 &&
+                         (size % ademamix::kBlockSize == 0 || first_column + size == whole_size);
+  if (!inside || (coded && !in_blocks)) TensorReader::fail("parameter", i, "is no part of a whole with rows of this size");
+  return {first_row, first_column, whole_size};
+}
+
+ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_t i, const Rows& rows) {
   ademamix::Tensor tensor{};
   const Memory parameter = reader.read(item(columns.parameters, i), "parameter", i);
   const Memory gradient = reader.read(item(columns.gradients, i), "gradient", i);
@@ -76,10 +89,12 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   tensor.gradient = gradient.address;
   tensor.slow = slow.address;
   tensor.size = size;
-  tensor.row_size = row_size;
+  tensor.row_size = rows[0];
   tensor.parameter_dtype = dtype_of(parameter, "parameter", i);
   tensor.gradient_dtype = dtype_of(gradient, "gradient", i);
   tensor.storage = storage_of(slow, tensor.parameter_dtype, i);
+  tensor.shard = shard_from(rows, tensor.storage != Storage::plain && size > 0, i);
+  if (tensor.row_size != 0 && size % tensor.row_size != 0) TensorReader::fail("parameter", i, kNotInRows);
   TensorReader::expect_size(gradient, size, "gradient", i);
   TensorReader::expect_size(slow, size, "slow average", i);
 
@@ -93,7 +108,7 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   tensor.skipped = static_cast<int64_t*>(optional(columns.skipped, "count of skipped elements", 1, ElementType::i64));
   if (tensor.storage == Storage::plain) return tensor;
 
-  const int64_t blocks = blocks_in(size, row_size, i);
+  const int64_t blocks = blocks_in(size, tensor.row_size, i);
   const auto scales = [&](const nb::list& list, const char* role) {
     return static_cast<uint8_t*>(optional(list, role, blocks, ElementType::u8));
   };
@@ -121,19 +136,19 @@ void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
   }
 }
 
-// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous. `rows` has the positions
-// of the tensors' coefficients.
-bool step(const ColumnArray& lists, const std::vector<int64_t>& row_sizes, const std::vector<int64_t>& indices,
-          const std::vector<Row>& coefficients, const std::vector<int>& rows, TensorReader reader,
+// Takes a step on all tensors. False, with nothing changed, if one of them is not contiguous. `positions` are those of
+// the tensors' coefficients.
+bool step(const ColumnArray& lists, const std::vector<int64_t>& indices, const std::vector<Rows>& rows,
+          const std::vector<Row>& coefficients, const std::vector<int>& positions, TensorReader reader,
           const ademamix::Options& options) {
   const Columns columns{lists[0], lists[1], lists[2], lists[3], lists[4], lists[5], lists[6], lists[7], lists[8]};
-  check_lengths(columns, {row_sizes.size(), indices.size(), rows.size()});
+  check_lengths(columns, {indices.size(), rows.size(), positions.size()});
   std::vector<ademamix::Tensor> tensors;
   tensors.reserve(indices.size());
   for (size_t i = 0; i < indices.size(); ++i) {
-    tensors.push_back(read_tensor(reader, columns, i, row_sizes[i]));
+    tensors.push_back(read_tensor(reader, columns, i, rows[i]));
     tensors.back().index = indices[i];
-    tensors.back().coefficients = coefficients_from(coefficients.at(static_cast<size_t>(rows[i])));
+    tensors.back().coefficients = coefficients_from(coefficients.at(static_cast<size_t>(positions[i])));
   }
   if (!reader.contiguous()) return false;
   nb::gil_scoped_release released;
@@ -239,7 +254,7 @@ NB_MODULE(_core, m) {
                           uint64_t rounding_seed, int threads) {
         new (self) ademamix::Options{gradient_factor, stochastic_rounding, rounding_seed, threads};
       }, "gradient_factor"_a, "stochastic_rounding"_a, "rounding_seed"_a, "threads"_a);
-  m.def("step", &step, "columns"_a, "row_sizes"_a, "indices"_a, "coefficients"_a, "rows"_a, "reader"_a, "options"_a);
+  m.def("step", &step, "columns"_a, "indices"_a, "rows"_a, "coefficients"_a, "positions"_a, "reader"_a, "options"_a);
   m.def("check_memory", &check_memory, "columns"_a, "reader"_a);
   nb::class_<TensorReader>(m, "TensorReader")
       .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,

@@ -18,6 +18,7 @@ struct Context {
   bool stochastic_rounding;
   RoundingStream element_words;
   RoundingStream block_words;
+  WholeRows whole;
 
   explicit Context(const Run& run)
       : tensor(*run.tensor),
@@ -25,7 +26,8 @@ struct Context {
         gradient_factor(static_cast<float>(run.options->gradient_factor)),
         stochastic_rounding(run.options->stochastic_rounding),
         element_words(run.options->rounding_seed, tensor.index, static_cast<int64_t>(tensor.coefficients.step)),
-        block_words(element_words) {
+        block_words(element_words),
+        whole(tensor) {
     block_words.absorb(kMomentDomain);  // keeps them apart from the words that round parameters
   }
 
@@ -39,6 +41,7 @@ struct Block {
   int64_t index;
   int64_t first;
   int count;
+  int64_t row, column;  // where it begins
 };
 
 // Goes from block to block, row by row.
@@ -46,13 +49,15 @@ class Cursor {
  public:
   Cursor(int64_t row_size, int64_t index) : row_size_(row_size), index_(index) {
     const int64_t blocks_per_row = (row_size + kBlockSize - 1) / kBlockSize;
+    row_ = index / blocks_per_row;
     column_ = index % blocks_per_row * kBlockSize;
-    first_ = index / blocks_per_row * row_size + column_;
+    first_ = row_ * row_size + column_;
   }
 
   Block next() {
     const int64_t left = row_size_ - column_;
-    const Block block{index_, first_, static_cast<int>(left < kBlockSize ? left : kBlockSize)};
+    const Block block{index_, first_, static_cast<int>(left < kBlockSize ? left : kBlockSize), row_, column_};
+    row_ += left <= kBlockSize;
     column_ = left <= kBlockSize ? 0 : column_ + kBlockSize;
     first_ += block.count;
     ++index_;
@@ -62,6 +67,7 @@ class Cursor {
  private:
   int64_t row_size_;
   int64_t index_;
+  int64_t row_;
   int64_t column_;
   int64_t first_;
 };
@@ -91,7 +97,7 @@ ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const Blo
 // blocks that have them are updated carefully.
 template <class Storage, bool kFast>
 ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
-  const uint32_t key = context.block_words(static_cast<uint64_t>(block.index));
+  const uint32_t key = context.block_words(context.whole.block(block.row, block.column));
   const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
   const bool plain = skipped == 0 && !context.rate.template forgetful<kFast>();
   if (!plain || !update_block<Storage, kFast, false>(context.rate, view, key)) {
@@ -162,7 +168,8 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const int skipped = update<Storage, kFast>(context, block, view);
 
   write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, parameter,
-              context.stochastic_rounding ? &context.element_words : nullptr);
+              context.stochastic_rounding ? &context.element_words : nullptr,
+              context.whole.element(block.row, block.column));
   if (size != block.count) copy.write(codes, block.count);
   return skipped;
 }

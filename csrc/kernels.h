@@ -13,6 +13,27 @@ struct Run {
   int64_t size;
 };
 
+// Counts the rows, elements and blocks of the whole parameter that a tensor is a part of.
+struct WholeRows {
+  uint64_t first_row, first_column, size;
+
+  explicit WholeRows(const Tensor& tensor)
+      : first_row(static_cast<uint64_t>(tensor.shard.first_row)),
+        first_column(static_cast<uint64_t>(tensor.shard.first_column)),
+        size(static_cast<uint64_t>(tensor.shard.whole_row_size != 0 ? tensor.shard.whole_row_size : tensor.row_size)) {}
+
+  // The element at a row and a column of the tensor.
+  uint64_t element(int64_t row, int64_t column) const {
+    return (first_row + static_cast<uint64_t>(row)) * size + first_column + static_cast<uint64_t>(column);
+  }
+
+  // The block that begins there.
+  uint64_t block(int64_t row, int64_t column) const {
+    const uint64_t in_row = (size + kBlockSize - 1) / kBlockSize;
+    return (first_row + static_cast<uint64_t>(row)) * in_row + (first_column + static_cast<uint64_t>(column)) / kBlockSize;
+  }
+};
+
 // Updates the run and returns how many elements were skipped.
 using Kernel = int64_t (*)(const Run&);
 

@@ -1,5 +1,6 @@
 #include "kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -54,9 +55,10 @@ struct Rates {
         gradient_factor(static_cast<S>(gradient_factor)) {}
 };
 
-// What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic.
+// What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic. The random word
+// of the first element is that of `place`, and those of the others follow it.
 template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
-int64_t update(const Run& run) {
+int64_t update_in_a_row(const Run& run, uint64_t place) {
   const Tensor& tensor = *run.tensor;
   const Rates<S> rate(tensor.coefficients, run.options->gradient_factor);
   const RoundingStream random(run.options->rounding_seed, tensor.index,
@@ -86,11 +88,29 @@ int64_t update(const Run& run) {
     slow[i] = choose(keep, slow[i], new_slow);
     square[i] = choose(keep, square[i], new_square);
     if constexpr (kStochastic) {
-      store_stochastic(parameter[i], choose(keep, before, after), random(static_cast<uint64_t>(run.first + i)));
+      store_stochastic(parameter[i], choose(keep, before, after), random(place + static_cast<uint64_t>(i)));
     } else {
       store(parameter[i], choose(keep, before, after));
     }
     skipped += skip;
+  }
+  return skipped;
+}
+
+// Goes from row to row only where a row of the tensor is not a row of the whole.
+template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
+int64_t update(const Run& run) {
+  constexpr auto part = update_in_a_row<P, G, S, kFast, kSkip, kStochastic>;
+  const Tensor& tensor = *run.tensor;
+  if (!kStochastic || tensor.shard.whole_row_size == 0) return part(run, static_cast<uint64_t>(run.first));
+  const WholeRows whole(tensor);
+  if (tensor.shard.whole_row_size == tensor.row_size) return part(run, whole.element(0, run.first));
+  int64_t skipped = 0;
+  for (int64_t first = run.first, last = run.first + run.size; first < last;) {
+    const int64_t column = first % tensor.row_size;
+    const int64_t size = std::min(tensor.row_size - column, last - first);
+    skipped += part({run.tensor, run.options, first, size}, whole.element(first / tensor.row_size, column));
+    first += size;
   }
   return skipped;
 }

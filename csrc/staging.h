@@ -32,21 +32,22 @@ void round_block(void* tensor, int64_t first, int count, const float* __restrict
 }
 
 inline void round_block_stochastically(void* tensor, int64_t first, int count, const float* __restrict from,
-                                       const RoundingStream random) {
+                                       const RoundingStream random, uint64_t place) {
   BFloat16* __restrict to = static_cast<BFloat16*>(tensor) + first;
-  for (int i = 0; i < count; ++i) store_stochastic(to[i], from[i], random(static_cast<uint64_t>(first + i)));
+  for (int i = 0; i < count; ++i) store_stochastic(to[i], from[i], random(place + static_cast<uint64_t>(i)));
 }
 
-// `random` is null where bf16 is rounded to nearest. fp64 parameters do not come here.
+// `random` is null where bf16 is rounded to nearest; its words are those from `place` on. fp64 parameters do not come
+// here.
 inline void write_block(void* tensor, Dtype dtype, int64_t first, int count, const float* from,
-                        const RoundingStream* random) {
+                        const RoundingStream* random, uint64_t place) {
   switch (dtype) {
     case Dtype::f32: return round_block<float>(tensor, first, count, from);
     case Dtype::f64: return;
     case Dtype::f16: return round_block<Float16>(tensor, first, count, from);
     case Dtype::bf16:
       if (random == nullptr) return round_block<BFloat16>(tensor, first, count, from);
-      return round_block_stochastically(tensor, first, count, from, *random);
+      return round_block_stochastically(tensor, first, count, from, *random, place);
   }
 }
 

@@ -79,8 +79,8 @@ class StateLayout {
 
   static int64_t blocks_of(const DLTensor& shape, int64_t size) {
     if (size == 0 || shape.ndim == 0) return 0;
-    const int64_t row_size = size / shape.shape[0];
-    return shape.shape[0] * ((row_size + kBlockSize - 1) / kBlockSize);
+    const int64_t rows = shape.ndim == 1 ? 1 : shape.shape[0];
+    return rows * ((size / rows + kBlockSize - 1) / kBlockSize);
   }
 
   // Whether the elements in memory are the gradient's with the other sign: DLPack does not say.

@@ -29,6 +29,14 @@ enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };
 // The last two are the coded storages. Their parameters are not f64.
 enum class Storage : int { plain = 0, bf16 = 1, compact = 2 };
 
+// Where a tensor lies in a parameter that is cut, as over several processes: random words are those of its place there.
+// Its rows are pieces of rows of the whole. All zeros if it is the whole.
+struct Shard {
+  int64_t first_row = 0;
+  int64_t first_column = 0;  // a multiple of the size of a block if the storage is coded
+  int64_t whole_row_size = 0;
+};
+
 // A parameter with its gradient and state.
 struct Tensor {
   void* parameter;
@@ -41,12 +49,13 @@ struct Tensor {
   uint8_t* square_scale;
   int64_t* skipped;  // count of non-finite gradient elements passed over; null: they propagate
   int64_t size;
-  int64_t row_size;  // elements for each index of the first dimension; only coded storages need it
+  int64_t row_size;  // elements for each index of the first dimension; only coded storages and shards need it
   int64_t index;     // of the parameter in the optimizer, for the rounding key
   Dtype parameter_dtype;
   Dtype gradient_dtype;
   Storage storage;
   Coefficients coefficients;
+  Shard shard = {};
 };
 
 struct Options {

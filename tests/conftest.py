@@ -100,16 +100,21 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(worker, "command", quick)
 
 
-MARKS_TO_ASK_FOR = {"triton": "TRITON_INTERPRET", "programs": "ADEMAMIX_TEST_PROGRAMS"}
+MARKS_TO_ASK_FOR = {
+    "distributed": "ADEMAMIX_TEST_DISTRIBUTED",
+    "programs": "ADEMAMIX_TEST_PROGRAMS",
+    "triton": "TRITON_INTERPRET",
+}
 """Marks of tests that need more than a Python environment, and the variables with which the Makefile asks for them."""
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselect the tests that were not asked for; `make test-triton` and `make test-programs` ask.
+    """Deselect the tests that were not asked for; `make test-triton`, for one, asks.
 
     Not by `-m` in pyproject.toml, which any `-m` of the command line would override.
     """
     unasked = [mark for mark, variable in MARKS_TO_ASK_FOR.items() if os.environ.get(variable) != "1"]
     deselected = [item for item in items if any(map(item.get_closest_marker, unasked))]
     items[:] = [item for item in items if item not in deselected]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # these first: no worker ends with one alone
     config.hook.pytest_deselected(items=deselected)

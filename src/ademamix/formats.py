@@ -6,14 +6,26 @@ has them once more for the C++ core, which reports its own as ``FORMATS``; a tes
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 # Each row of dimension 0 is cut into blocks, of which the last may be shorter. A block shares a scale and a random key.
+# A vector is one row.
 BLOCK = 128
 # Scales are kept where neither they, nor their reciprocals, nor the smallest steps are subnormal or infinite.
 LEAST_EXPONENT, GREATEST_EXPONENT = 27, 253
-# Smaller tensors have no memory to save, and precision matters most in them: biases, norms, small heads.
-LEAST_ROW, LEAST_SIZE = 64, 4096
+# Smaller tensors have no memory to save, and precision matters most in them: biases, norms, small heads. A vector that
+# is larger than a bias is a slice of many parameters, made to be sharded.
+LEAST_ROW, LEAST_SIZE, LEAST_VECTOR = 64, 4096, 1 << 17
+
+
+def is_large(shape: Sequence[int]) -> bool:
+    """Tell whether the moments of a parameter of this shape are worth storing in fewer bits."""
+    if len(shape) < 2:
+        return math.prod(shape) >= LEAST_VECTOR
+    return math.prod(shape) >= max(LEAST_SIZE, LEAST_ROW * shape[0])
+
 
 # The largest magnitude of finite gradients in fp32 arithmetic: its square is finite, and has a code.
 GRADIENT_LIMIT = 2.0**62

@@ -59,6 +59,7 @@ Buffers buffers(FuzzedDataProvider& data, bool ordinary) {
   t.row_size = data.ConsumeIntegralInRange<int64_t>(1, 160);
   t.size = rows * t.row_size;
   t.index = data.ConsumeIntegral<int64_t>();
+  t.shard = {data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>()};
   t.coefficients = coefficients(data, ordinary);
 
   const auto size = static_cast<size_t>(t.size);

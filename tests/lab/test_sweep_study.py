@@ -6,6 +6,7 @@ import math
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,19 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_of_studies_are_names_of_folders(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the name of a study has letters"):
         joined(tmp_path, name=name)
+
+
+def test_workers_at_once_take_different_trials(tmp_path: Path) -> None:
+    many = Plan(TINY, space([f"batch={','.join(map(str, range(1, 41)))}"]), "grid", 40)
+    joined(tmp_path, many).fill()
+    books = [joined(tmp_path, many) for _ in range(2)]  # of two processes, with four threads each
+
+    taken: list[int] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        taken.append(trial.number)
+        return 1.0
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: books[number % 2].study.optimize(objective, n_trials=5), range(8)))
+    assert sorted(taken) == list(range(40))

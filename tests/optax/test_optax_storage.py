@@ -15,7 +15,7 @@ from ademamix.pytorch import block_codes
 from ademamix.pytorch.rounding import Rounding, to_bf16
 from ademamix.pytorch.tensors import Place
 
-SHAPES = [(5, 300), (64, 128), (3, 7, 50), (4, 1)]
+SHAPES = [(5, 300), (64, 128), (3, 7, 50), (4, 1), (300,)]
 
 
 def values_of(shape, seed=0):
@@ -63,7 +63,8 @@ def test_extremes():
         ((64, 64), "float32", True),
         ((64, 64), "bfloat16", True),
         ((2, 32, 64), "float16", True),
-        ((4096,), "float32", False),
+        ((formats.LEAST_VECTOR,), "float32", True),
+        ((formats.LEAST_VECTOR - 1,), "float32", False),
         ((65, 63), "float32", False),
         ((128, 32), "float32", False),
         ((64, 64), "complex64", False),

@@ -211,3 +211,43 @@ def test_a_new_horizon_keeps_the_start_of_beta3_that_the_run_began_with():
         continued.load_state_dict(through_disk(optimizer.state_dict()))
     assert continued.param_groups[0]["betas"] == (0.8, 0.99, 1 - 1 / 80)
     assert continued.param_groups[0]["beta3_start"] == 0.9
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("state_storage", ["fp32", "compact"])
+def test_a_step_that_only_creates_state_is_none(state_storage, dtype, path):
+    """torch.distributed.checkpoint takes it: zeros for gradients, 0 for lr."""
+    param = torch.randn(64, 128).to(dtype).requires_grad_()
+    before = param.detach().clone()
+    optimizer = make([param], lr=0.0, state_storage=state_storage, **PATHS[path])
+    param.grad = torch.zeros_like(param)
+    optimizer.step()
+    assert torch.equal(param, before)
+    state = optimizer.state[param]
+    assert state["step"] == state["slow_step"] == 0
+    assert not any(value.any() for value in state.values())
+    optimizer.step()
+    assert state["step"] == 1  # there is state now, so that this one is a step
+
+
+@pytest.mark.parametrize(("lr", "gradient"), [(0.0, 1.0), (1e-3, 0.0)])
+def test_a_first_step_with_a_rate_or_a_gradient_counts(lr, gradient):
+    param = torch.ones(3, requires_grad=True)
+    optimizer = make([param], lr=lr)
+    param.grad = torch.full((3,), gradient)
+    optimizer.step()
+    assert optimizer.schedule()[0]["step"] == 1
+
+
+def test_a_group_that_was_saved_without_settings_keeps_its_own():
+    """torch.distributed.checkpoint saves nothing of a group without parameters."""
+    param = torch.ones(3, requires_grad=True)
+    optimizer = make([{"params": [param]}, {"params": [], "lr": 0.5}])
+    run([param], optimizer, 1, 2)
+    saved = optimizer.state_dict()
+    saved["param_groups"][1] = {"params": []}
+    other = make([{"params": [param]}, {"params": [], "lr": 0.25}])
+    other.load_state_dict(saved)
+    assert other.param_groups[1]["lr"] == 0.25
+    assert other.state[param]["step"] == 2

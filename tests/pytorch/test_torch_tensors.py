@@ -14,7 +14,7 @@ from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step
 from ademamix.pytorch.storage import MOMENT_DTYPES
-from ademamix.pytorch.tensors import Tensors
+from ademamix.pytorch.tensors import Place, Tensors
 from cases import PATHS, make
 from database import assert_same, difference, params_of, random_like, run, set_gradients
 
@@ -35,7 +35,7 @@ def moments_after_two_steps(dtype, grads, path, grad_scale=None):
     flags = Flags(maximize=True, **PATHS[path])
     for grad in grads:
         before = grad.clone()
-        tensors = Tensors.none()._replace(indices=[0], first_rows=[0], params=[param], grads=[grad], **state)
+        tensors = Tensors.none()._replace(places=[Place(0)], params=[param], grads=[grad], **state)
         ademamix_step(tensors, settings, Rounding(0, True), flags, grad_scale=grad_scale)
         assert_same(grad, before)
     assert param.ne(1).any()

@@ -202,15 +202,16 @@ def test_the_same_random_words_for_moments(state_storage, grad_dtype):
     values[0][5] = 0.0
     values[1][2, 3], values[1][7, 99], values[2][0] = torch.nan, torch.inf, 1e-30
     seed, index, time = KEYS[2]
-    places = {"indices": [index, 0, 2], "first_rows": [0, 2**31, 3]}
+    # The second is cut by rows, the third by rows and by columns: at the third block of rows of five, and two shorter.
+    places = [Place(index), Place(0, (2**31, 0), (2**32, 100)), Place(2, (3, 256), (20, 556))]
     rates = Coefficients(1.0, 1.0, 1.0, 0.5, 1.0, 0.1, 0.0, time)
     results = []
     for body in (step_single.update, step_triton.update):
-        tensors = empty_tensors(values, state_storage, (torch.bfloat16, grad_dtype), **places)
+        tensors = empty_tensors(values, state_storage, (torch.bfloat16, grad_dtype), places=places)
         body(tensors, [rates] * 3, Rounding(seed, True), maximize=False, grad_scale=None)
         results.append(tensors)
     expected, actual = results
-    for name in Tensors._fields[4 : 2 + KERNEL_COLUMNS]:
+    for name in Tensors._fields[3 : 1 + KERNEL_COLUMNS]:
         for ours, others in zip(getattr(actual, name), getattr(expected, name), strict=True):
             as_bits = torch.int16 if ours.dtype == torch.bfloat16 else ours.dtype
             assert torch.equal(ours.view(as_bits), others.view(as_bits)), name
@@ -221,7 +222,7 @@ def test_the_same_random_words_for_moments(state_storage, grad_dtype):
 def tensors_of(place, param, grad, slow):
     columns = {"params": param, "grads": grad, "slows": slow.clone(), "squares": torch.zeros_like(slow)}
     lists = {name: [tensor] for name, tensor in columns.items()}
-    return Tensors.none()._replace(indices=[place.param_index], first_rows=[place.first_row], **lists)
+    return Tensors.none()._replace(places=[place], **lists)
 
 
 @pytest.mark.parametrize(("seed", "index", "time"), KEYS)
@@ -233,8 +234,7 @@ def test_the_same_random_words_for_parameters(seed, index, time):
     values = values[values.isfinite() & (values != 0)]
     param, zeros = torch.zeros_like(values, dtype=torch.bfloat16), torch.zeros_like(values)
     c = Coefficients(0.0, 0.0, 0.0, slow_gain=1.0, step_size=-1.0, eps=1.0, decay=0.0, step=float(time))
-    first_row = 2**33
-    how, place = Rounding(seed, True), Place(index, first_row)
+    how, place = Rounding(seed, True), Place(index, (2**33,), (2**34,))
     step_triton.update(tensors_of(place, param, zeros, values), [c], how, maximize=False, grad_scale=None)
     expected = torch.zeros_like(param)
     how.write(expected, values, place, time)
@@ -327,12 +327,12 @@ def test_empty_tensors_are_passed_over():
 def test_a_group_on_two_devices_is_split():
     tensors = [torch.ones(3), torch.ones(4, device="meta"), torch.ones(5)]
     numbers = [Coefficients(*[float(i)] * 8) for i in range(3)]
-    places = {"indices": [7, 8, 9], "first_rows": [0, 1, 2]}
-    whole = Tensors.none()._replace(**places, params=tensors, grads=tensors, slows=tensors, squares=tensors)
+    places = [Place(7), Place(8, (1,), (5,)), Place(9, (2,), (7,))]
+    whole = Tensors.none()._replace(places=places, params=tensors, grads=tensors, slows=tensors, squares=tensors)
     parts = list(step._parts(whole, numbers, fused=True))
     assert [[len(param) for param in part.params] for part, _ in parts] == [[3, 5], [4]]
     assert [[c.step for c in own] for _, own in parts] == [[0.0, 2.0], [1.0]]
-    assert [(part.indices, part.first_rows) for part, _ in parts] == [([7, 9], [0, 2]), ([8], [1])]
+    assert [part.places for part, _ in parts] == [[places[0], places[2]], [places[1]]]
 
 
 def test_without_triton_fused_says_what_is_missing(monkeypatch):

@@ -65,8 +65,7 @@ def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
     do fp64 and complex parameters.
     """
     dtype = arithmetic_dtype(param)
-    shape = jnp.shape(param)
-    is_large = len(shape) > 1 and math.prod(shape) >= max(formats.LEAST_SIZE, formats.LEAST_ROW * shape[0])
+    is_large = formats.is_large(jnp.shape(param))
     return slow_dtype if slow_dtype is not None and is_large and dtype == jnp.float32 else dtype
 
 
@@ -175,14 +174,19 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _blocked(values: jax.Array) -> jax.Array:
-    """Cut the rows of dimension 0 into blocks, the last of each row filled up with zeros."""
-    rows, row_size = values.shape[0], math.prod(values.shape[1:])
+    """Cut the rows of dimension 0, or a vector, into blocks, the last of each row filled up with zeros."""
+    rows, row_size = _rows_of(values.shape)
     padded = jnp.pad(values.reshape(rows, row_size), ((0, 0), (0, -row_size % BLOCK)))
     return padded.reshape(rows, -1, BLOCK)
 
 
 def _unblocked(blocks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return blocks.reshape(shape[0], -1)[:, : math.prod(shape[1:])].reshape(shape)
+    rows, row_size = _rows_of(shape)
+    return blocks.reshape(rows, -1)[:, :row_size].reshape(shape)
+
+
+def _rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
 
 
 def _power_of_two(exponent: jax.Array) -> jax.Array:

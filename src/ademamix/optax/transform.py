@@ -116,9 +116,9 @@ def ademamix(
         eps, weight_decay, mask: as in ``optax.adamw``.
         mu_dtype: dtype that the fast average is stored in, for real parameters; None for fp32 (fp64 for fp64).
         slow_dtype: dtype that the slow average is stored in: None or float32; bfloat16, rounded stochastically; or
-            int16, a 16-bit code with a scale for each block of 128, also rounded stochastically. Arrays of one
-            dimension, with rows under 64 elements or under 4096 elements in all stay fp32; fp64 and complex ones are
-            never reduced.
+            int16, a 16-bit code with a scale for each block of 128, also rounded stochastically. Arrays with rows under
+            64 elements or under 4096 elements in all stay fp32, and so do those of one dimension under 131072 elements;
+            fp64 and complex ones are never reduced.
 
     Under ``optax.inject_hyperparams`` all numbers may be traced, as they are without ``static_args``. With
     ``static_args=STATIC_ARGS`` settings derived from the horizon are exact, b1 = 0 stores no fast average, and `mask`,

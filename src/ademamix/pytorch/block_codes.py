@@ -38,9 +38,17 @@ BY_DTYPE = {dtype_of(code): code for code in (FAST, SLOW, SQUARE)}
 
 
 def scale_shape(shape: torch.Size) -> tuple[int, int]:
-    """Return the shape of the scales: a row for each row of dimension 0, whose elements are cut into blocks."""
-    rows = shape[0]
-    return rows, -(-(shape.numel() // rows) // BLOCK)
+    """Return the shape of the scales: a row for each row of dimension 0, whose elements are cut into blocks.
+
+    A vector is one row.
+    """
+    rows, row_size = rows_of(shape)
+    return rows, -(-row_size // BLOCK)
+
+
+def rows_of(shape: torch.Size) -> tuple[int, int]:
+    """Return the number of rows that blocks lie in, and their size."""
+    return (shape[0], shape[1:].numel()) if len(shape) > 1 else (1, shape.numel())
 
 
 def decode(codes: Tensor, scale: Tensor) -> Tensor:
@@ -51,7 +59,7 @@ def decode(codes: Tensor, scale: Tensor) -> Tensor:
     tensor([[ 0.5000, -0.2500,  0.0000]])
     """
     code, exponent = BY_DTYPE[codes.dtype], scale.to(torch.int32)
-    flat = codes.reshape(codes.shape[0], -1).to(torch.int32)
+    flat = codes.reshape(rows_of(codes.shape)).to(torch.int32)
     row_size = flat.shape[1]
     units = _units(flat, code)
     if code is SQUARE:
@@ -68,7 +76,7 @@ def encode(values: Tensor, code: BlockCode, random: Tensor | None = None) -> tup
     Non-finite values do not count for the scale of their block, and are stored as 0. A second moment that is not 0
     never becomes 0: updates are divided by its root.
     """
-    flat = values.reshape(values.shape[0], -1)
+    flat = values.reshape(rows_of(values.shape))
     finite = torch.where(flat.isfinite(), flat, 0.0)
     magnitude = finite.abs()
     largest = _blocked(magnitude).amax(-1)
@@ -111,7 +119,8 @@ def _codes(magnitude: Tensor, exponent: Tensor, code: BlockCode, random: Tensor 
 
 def _blocked(rows: Tensor, fill: int = 0) -> Tensor:
     """Cut rows into blocks, as (rows, blocks, elements of a block); the last of a row is filled up."""
-    return F.pad(rows, (0, -rows.shape[1] % BLOCK), value=fill).view(len(rows), -1, BLOCK)
+    blocks = -(-rows.shape[1] // BLOCK)
+    return F.pad(rows, (0, -rows.shape[1] % BLOCK), value=fill).view(len(rows), blocks, BLOCK)
 
 
 def per_element(per_block: Tensor, row_size: int) -> Tensor:

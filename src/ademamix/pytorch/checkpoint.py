@@ -100,6 +100,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         for param in group["params"]:
             if loaded["state"].get(param):
                 entries = {key: _unwrapped(value) for key, value in loaded["state"][param].items()}
+                parameter_state.refuse_bare_codes(entries, param, saved)
                 loaded["state"][param] = parameter_state.adopt(entries, param, settings)
         before = diagnostics.schedule_of({**group, **saved}, loaded["state"])
         group.update(settings)
@@ -116,7 +117,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
 
 def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a loaded group; those that another optimizer's group lacks are taken from `own`."""
-    if "given" in loaded:
+    if "given" in loaded or "betas" not in loaded:
         return {key: loaded.get(key, value) for key, value in own.items()}
     raw = hyperparameters.restate(own)
     shared = {key: value for key, value in loaded.items() if key in raw and key != "betas"}

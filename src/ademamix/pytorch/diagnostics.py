@@ -11,6 +11,9 @@ from torch import Tensor
 
 from ademamix.pytorch.coefficients import Settings, float_coefficients
 from ademamix.pytorch.parameter_state import FAST_START, values_of
+from ademamix.pytorch.shards import local
+from ademamix.pytorch.storage import is_reduced
+from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import alpha_at, beta3_at
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -35,8 +38,11 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
     fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # sums of squares, except the last
     skipped = 0
+    sizes = {"reduced_bytes": 0, "full_bytes": 0}
     for param in group["params"]:
         state = states.get(param, {})
+        for name, size in _bytes_of(state).items():
+            sizes[name] += size
         if int(state.get("step", 0)) == 0:
             continue
         step = float(state["step"])
@@ -58,15 +64,25 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
         "update_norm": math.sqrt(update_sum),
         "cosine": dot / math.sqrt(fast_sum * slow_sum) if fast_sum * slow_sum > 0 else math.nan,
         "skipped": skipped,
+        **sizes,
     }
 
 
+def _bytes_of(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of the moments that are stored in fewer bits than they are computed in, and of the others."""
+    parts = {key: local(state[key]) for key in (*MOMENT_KEYS.values(), *SCALE_KEYS.values()) if key in state}
+    reduced = [key for key, part in parts.items() if key in SCALE_KEYS.values() or is_reduced(part)]
+    sizes = {key: part.numel() * part.element_size() for key, part in parts.items()}
+    coded = sum(sizes[key] for key in reduced)
+    return {"reduced_bytes": coded, "full_bytes": sum(sizes.values()) - coded}
+
+
 def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    slow, square = values_of(state, "exp_avg_slow"), values_of(state, "exp_avg_sq")
+    slow, square = local(values_of(state, "exp_avg_slow")), local(values_of(state, "exp_avg_sq"))
     if "exp_avg" in state:
-        fast = values_of(state, "exp_avg")
+        fast = local(values_of(state, "exp_avg"))
     elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
-        fast = (-param.grad if group["maximize"] else param.grad).to(slow.dtype)
+        fast = (-local(param.grad) if group["maximize"] else local(param.grad)).to(slow.dtype)
     else:
         fast = torch.full_like(slow, math.nan)
     if slow.is_complex():

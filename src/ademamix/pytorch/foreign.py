@@ -34,6 +34,9 @@ def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     for group in state_dict["param_groups"]:
         keys = [key for key in group["params"] if state.get(key)]
         layout = next((layout for layout in LAYOUTS if layout.key in group), None)
+        if set(group) == {"params"} and not group["params"]:
+            groups.append(group)  # torch.distributed.checkpoint keeps nothing of a group without parameters
+            continue
         if layout is None:
             _refuse(group, state[keys[0]] if keys else {})
         refuse_other_adams(group)

@@ -5,18 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
+from ademamix.pytorch import shards
+from ademamix.pytorch.memory_order import has_memory
 from ademamix.pytorch.storage import MOMENT_DTYPES
-
-
-def completed(grad: Tensor) -> Tensor:
-    """Return a gradient as numbers in memory: a pending wait, negation or filling with zeros is carried out."""
-    if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
-        waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
-        grad = waited_for
-    if grad._is_zerotensor():
-        grad = grad.clone()
-    return grad.resolve_conj().resolve_neg()
 
 
 def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
@@ -48,7 +39,13 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
             f"AdEMAMix does not take sparse gradients, got layout {grad.layout}. Use sparse=False in the embedding "
             "that makes them, or optimize that embedding with torch.optim.SparseAdam."
         )
-    if has_memory(param) and not has_memory(grad):
+    if shards.is_sharded(param):
+        if not shards.on_its_mesh(grad, param):
+            raise RuntimeError(
+                f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a parameter that is sharded over "
+                f"{param.device_mesh}. Give it a DTensor on the same mesh."  # type: ignore[attr-defined]
+            )
+    elif has_memory(param) and not has_memory(grad):
         raise RuntimeError(
             f"AdEMAMix cannot use a gradient of type {type(grad).__name__} for a plain parameter. Give both the same "
             "type, or give the parameter the gradient's local tensor."

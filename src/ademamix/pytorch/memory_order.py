@@ -15,6 +15,16 @@ def has_memory(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN_TYPES or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
+def completed(grad: Tensor) -> Tensor:
+    """Return a gradient as numbers in memory: a pending wait, negation or filling with zeros is carried out."""
+    if type(grad) not in PLAIN_TYPES and hasattr(grad, "trigger_wait"):
+        waited_for: Tensor = grad.trigger_wait()  # of an asynchronous collective
+        grad = waited_for
+    if grad._is_zerotensor():
+        grad = grad.clone()
+    return grad.resolve_conj().resolve_neg()
+
+
 def arranged(tensors: Tensors, *, row_major: bool) -> Tensors:
     """Return tensors, or copies, such that those of each parameter have one order of memory, without gaps.
 

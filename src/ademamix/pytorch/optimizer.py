@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state
+from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state, shards
 from ademamix.pytorch.coefficients import Settings
+from ademamix.pytorch.memory_order import completed
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
-from ademamix.pytorch.tensors import Tensors
+from ademamix.pytorch.tensors import Place, Tensors
 
 
 class AdEMAMix(Optimizer):
@@ -53,8 +54,9 @@ class AdEMAMix(Optimizer):
         eps, weight_decay: as in AdamW; weight decay is decoupled.
         state_storage: how the moments are stored: ``"fp32"``, 12 bytes per parameter (fp64 for fp64 parameters);
             ``"bf16"``, 6 bytes; or ``"compact"``, 4 bytes: 16-bit codes of m2, 8-bit codes of m1 and nu, with a scale
-            for each block of 128. Both round stochastically. Tensors of one dimension, with rows under 64 elements or
-            under 4096 elements in all stay fp32; fp64 and complex ones are never reduced.
+            for each block of 128. Both round stochastically. Tensors with rows under 64 elements or under 4096 elements
+            in all stay fp32, and so do those of one dimension under 131072 elements; fp64 and complex ones are never
+            reduced.
         stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
             `differentiable`. Parameters of other dtypes are always rounded to nearest.
         rounding_seed: key of the generator of stochastic rounding.
@@ -219,7 +221,6 @@ class AdEMAMix(Optimizer):
         late: list[int],
         fast_starts: list[Tensor],
         indices: list[int],
-        first_rows: list[int],
         *columns: list[Tensor],
     ) -> None:
         """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
@@ -230,7 +231,7 @@ class AdEMAMix(Optimizer):
         arguments of their own, and no others.
         """
         self._opt_called = True  # again: torch.compile forgets the note that `step` makes
-        tensors = Tensors(indices, first_rows, *columns)
+        tensors = Tensors([], *columns)
         params, grads = tensors.params, tensors.grads
         has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
         mixed = group["state_storage"] != "fp32"
@@ -242,8 +243,9 @@ class AdEMAMix(Optimizer):
             if grad is None or (mixed and reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not form.fits(state, param, grad):
-                grad = inputs.completed(grad)
+            if state is None or not form.fits(*shards.parts_of(state, param, grad)):
+                if not shards.is_sharded(grad):
+                    grad = completed(grad)
                 if state is None or not parameter_state.is_ready(state, param, grad, form):
                     inputs.check(param, grad, differentiable=group["differentiable"])
                     state = self.state[param]
@@ -255,7 +257,6 @@ class AdEMAMix(Optimizer):
             grads.append(grad)
             indices.append(index)
             states.append(state)
-        first_rows.extend([0] * len(states))
         for column, key in form.keys.items():
             getattr(tensors, column).extend(map(itemgetter(key), states))
 
@@ -282,6 +283,7 @@ class AdEMAMix(Optimizer):
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def _step_groups(self) -> None:
+        is_new = not self.state
         gathered = []
         first_index = 0
         for group in self.param_groups:
@@ -290,9 +292,13 @@ class AdEMAMix(Optimizer):
                 tensors = Tensors.none()
                 late: list[int] = []
                 fast_starts: list[Tensor] = []
-                self._init_group(group, reduced, first_index, late, fast_starts, *tensors)
+                indices: list[int] = []
+                self._init_group(group, reduced, first_index, late, fast_starts, indices, *tensors.columns)
+                tensors = tensors._replace(places=[Place(index) for index in indices])
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
             first_index += len(group["params"])
+        if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
+            return
         for group, tensors, starts in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             ademamix_step(
@@ -303,6 +309,18 @@ class AdEMAMix(Optimizer):
                 grad_scale=getattr(self, "grad_scale", None),
                 fast_starts=starts,
             )
+
+    @staticmethod
+    def _is_for_state_alone(gathered: list[tuple[dict[str, Any], Tensors, Any]]) -> bool:
+        """Tell whether a first step is no step: torch.distributed.checkpoint takes one to have state to load into.
+
+        It has zeros for gradients and 0 for lr. The clocks of what is saved then should not have run.
+        """
+        if any(group["differentiable"] or float(group["lr"]) != 0 for group, _, _ in gathered):
+            return False
+        grads = [shards.local(grad) for _, tensors, _ in gathered for grad in tensors.grads]
+        # A process that has empty parts alone is told nothing by them, and keeps time with those that take a step.
+        return any(grad.numel() for grad in grads) and not any(bool(grad.any()) for grad in grads)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -351,8 +369,10 @@ class AdEMAMix(Optimizer):
         ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
         one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
         parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"`` has
-        passed over so far. With ``beta1 = 0`` the fast average is the gradient: call this before ``zero_grad``.
-        It reads the whole state: call it now and then, not every step.
+        passed over so far. ``reduced_bytes`` and ``full_bytes`` are the sizes of the moments that are stored in fewer
+        bits than they are computed in, with their scales, and of the others. With ``beta1 = 0`` the fast average is the
+        gradient: call this before ``zero_grad``. Of sharded parameters, all of this is about the parts that this
+        process has. It reads the whole state: call it now and then, not every step.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)

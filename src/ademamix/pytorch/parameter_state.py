@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ademamix.pytorch import block_codes
+from ademamix.pytorch import block_codes, shards
 from ademamix.pytorch.core import check_memory, core, element_types, reader
-from ademamix.pytorch.storage import MOMENT_DTYPES, REDUCED_DTYPES, dtype_of, read_moment, reduces, write_moment
+from ademamix.pytorch.storage import (
+    MOMENT_DTYPES,
+    REDUCED_DTYPES,
+    dtype_of,
+    is_reduced,
+    read_moment,
+    reduces,
+    write_moment,
+)
 from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
 
 FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
@@ -54,14 +62,20 @@ def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) 
     dtype, shape = param.dtype, param.shape
     if grad.dtype != dtype or grad.shape != shape or not param.is_contiguous() or grad.layout != torch.strided:
         return False
+    if shards.is_sharded(param) and not shards.on_its_mesh(grad, param):
+        return False
     for moment in form.moments:
         stored = state.get(MOMENT_KEYS[moment])
         if not isinstance(stored, Tensor) or stored.shape != shape or stored.layout != torch.strided:
             return False
+        if not shards.are_alike(param, stored):
+            return False
         if stored.dtype != (MOMENT_DTYPES.get(dtype) if form.dtypes is None else form.dtypes[moment]):
             return False
-        if stored.dtype in block_codes.BY_DTYPE and not _fits(state.get(SCALE_KEYS[moment]), stored):
-            return False
+        if stored.dtype in block_codes.BY_DTYPE:
+            scale = state.get(SCALE_KEYS[moment])
+            if not _fits(scale, stored) or not shards.is_scale_of(scale, param):
+                return False
     return (
         ("fast" in form.moments or MOMENT_KEYS["fast"] not in state)
         and all(isinstance(state.get(clock), Tensor) for clock in CLOCK_KEYS)
@@ -139,9 +153,31 @@ def _check_whole(entries: Mapping[str, Any]) -> None:
         )
 
 
+def refuse_bare_codes(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
+    """Raise if a moment has codes in place of values: a loader has cast them to the dtype of what it loaded into.
+
+    torch.distributed.checkpoint does so where the storage of the checkpoint, in `group`, is not that of the optimizer.
+    """
+    slow = entries.get(MOMENT_KEYS["slow"])
+    if not isinstance(slow, Tensor) or group["state_storage"] != "compact" or not reduces(param, group):
+        return
+    part = shards.local(slow)
+    if is_reduced(part) and part.dtype != torch.bfloat16:
+        return
+    if bool((part == part.round()).all()) and bool(part.any()):
+        raise ValueError(
+            "the checkpoint has compact moments, and they were loaded as numbers without their scales, since this "
+            "optimizer has another storage. Load with torch.distributed.checkpoint.load(..., planner="
+            "ademamix.pytorch.distributed_checkpoint.AnyStorage()) into a state_dict that is not flattened, or give "
+            "the optimizer state_storage='compact'."
+        )
+
+
 def values_of(state: Mapping[str, Any], key: str) -> Tensor:
-    """Return the values of the moment that `state` has under `key`, to compute with."""
-    return read_moment(state[key], state.get(f"{key}_scale"))
+    """Return the values of the moment that `state` has under `key`, to compute with; a sharded one stays so."""
+    stored, scale = state[key], state.get(f"{key}_scale")
+    values = read_moment(shards.local(stored), None if scale is None else shards.local(scale))
+    return shards.wrapped(values, stored)
 
 
 def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,15 +196,27 @@ def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mappin
 
 
 def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the entries of a moment of zeros, without gaps in memory.
+    """Return the entries of a moment of zeros, without gaps in memory, sharded like its parameter.
 
     A plain one has the memory layout of its parameter. Codes are row-major: their blocks lie inside the rows.
     """
-    dtype = dtype_of(moment, param, group)
-    entries = {MOMENT_KEYS[moment]: torch.zeros_like(param, dtype=dtype, memory_format=_layout(param, group))}
+    return _wrapped(moment, param, *_zeros(moment, param, group))
+
+
+def _zeros(moment: str, param: Tensor, group: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Return the local part of a moment of zeros, and that of its scales if it is coded."""
+    dtype, part = dtype_of(moment, param, group), shards.local(param)
+    scale = None
     if dtype in block_codes.BY_DTYPE:
-        shape = block_codes.scale_shape(param.shape)
-        entries[SCALE_KEYS[moment]] = torch.zeros(shape, dtype=torch.uint8, device=param.device)
+        scale = torch.zeros(block_codes.scale_shape(part.shape), dtype=torch.uint8, device=part.device)
+    return torch.zeros_like(part, dtype=dtype, memory_format=_layout(param, group)), scale
+
+
+def _wrapped(moment: str, param: Tensor, stored: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
+    """Return the entries of a moment of `param`, of which these are the local parts."""
+    entries = {MOMENT_KEYS[moment]: shards.wrapped(stored, param)}
+    if scale is not None:
+        entries[SCALE_KEYS[moment]] = shards.wrapped_scale(scale, param)
     return entries
 
 
@@ -197,15 +245,22 @@ def _adopt_moment(
     dtype = dtype_of(moment, param, group)
     if dtype is None:
         return {key: value}  # a step would raise, saying why
-    value = value.to(param.device)
-    scale = scale.to(param.device) if is_coded and scale is not None else None
-    stride = torch.empty_like(param, device="meta", memory_format=_layout(param, group)).stride()
-    if value.dtype == dtype and value.stride() == stride:
-        return {key: value} if scale is None else {key: value, scale_key: scale}
-    entries = empty_moment(moment, param, group)
-    values = read_moment(value, scale).to(MOMENT_DTYPES[param.dtype])
-    write_moment(moment, entries[key], entries.get(scale_key), values, words=None)
-    return entries
+    part, part_scale = _local_parts(value, scale if is_coded else None, param)
+    stride = torch.empty_like(shards.local(param), device="meta", memory_format=_layout(param, group)).stride()
+    if part.dtype == dtype and part.stride() == stride:
+        return _wrapped(moment, param, part, part_scale)
+    values = read_moment(part, part_scale).to(MOMENT_DTYPES[param.dtype])
+    stored, new_scale = _zeros(moment, param, group)
+    write_moment(moment, stored, new_scale, values, words=None)
+    return _wrapped(moment, param, stored, new_scale)
+
+
+def _local_parts(value: Tensor, scale: Tensor | None, param: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the part of a whole moment that belongs to the local part of `param`, on its device, and its scales."""
+    if scale is not None and not shards.keeps_blocks(param):  # the parts cannot have scales of their own
+        value, scale = values_of({"codes": value, "codes_scale": scale}, "codes"), None
+    part = shards.part_for(param, value).to(param.device)
+    return part, None if scale is None else shards.part_for(param, scale, is_scale=True).to(param.device)
 
 
 def _described(value: Any) -> str:

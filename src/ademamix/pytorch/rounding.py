@@ -1,8 +1,8 @@
 """Stochastic rounding of bf16 parameters and of stored moments, with torch operations.
 
 The random word of an element is a function of (seed, parameter index, step, element index) alone, so the result is
-the same on any number of threads, on every replica and after every resume. `RoundingStream` in
-csrc/number_formats.h is the twin; they are tested to agree bit for bit.
+the same on any number of threads, on every replica, for every way to shard a parameter and after every resume.
+`RoundingStream` in csrc/number_formats.h is the twin; they are tested to agree bit for bit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ademamix.formats import (
     SECOND_KEY,
     SECOND_MIXER,
 )
-from ademamix.pytorch.block_codes import per_element, scale_shape
-from ademamix.pytorch.tensors import Place
+from ademamix.pytorch.block_codes import per_element
+from ademamix.pytorch.tensors import Place, Rows
 
 _WORD = 0xFFFFFFFF
 
@@ -50,8 +50,7 @@ class Rounding(NamedTuple):
     def write(self, param: Tensor, values: Tensor, place: Place, step: float | Tensor) -> None:
         """Write `values` into `param`; stochastically if that was asked for and `param` is bf16."""
         if self.stochastic_params and param.dtype == torch.bfloat16:
-            first = place.first_row * param.shape[1:].numel()
-            element = torch.arange(first, first + param.numel(), device=param.device).view(param.shape)
+            element = _numbers(place.rows(param.shape), 1, param.device).view(param.shape)
             random = _random_words(element, _keys(self.seed, place.param_index, step)) & BF16_MASK
             values = to_bf16(values, random)
         param.copy_(values)
@@ -63,14 +62,22 @@ class Rounding(NamedTuple):
         uniform and uncorrelated, not for more.
         """
         keys = _keys(self.seed, place.param_index, step, MOMENT_DOMAIN)
-        rows, blocks = scale_shape(param.shape)
-        row_size = param.numel() // rows
-        first = place.first_row * blocks
-        block = torch.arange(first, first + rows * blocks, device=param.device).view(rows, blocks)
-        lane = torch.arange(row_size, device=param.device) % BLOCK
-        words = (per_element(_random_words(block, keys), row_size) + lane * LANE_STEP) & _WORD
+        rows = place.rows(param.shape)
+        block = _numbers(rows, BLOCK, param.device)
+        lane = torch.arange(rows.size, device=param.device) % BLOCK
+        words = (per_element(_random_words(block, keys), rows.size) + lane * LANE_STEP) & _WORD
         words = ((words ^ (words >> 16)) * FIRST_MIXER) & _WORD
         return words ^ (words >> 15)
+
+
+def _numbers(rows: Rows, size: int, device: torch.device) -> Tensor:
+    """Return which blocks of this size of the whole parameter `rows` have, counted row by row, as (rows, blocks)."""
+    blocks, whole_blocks = -(-rows.size // size), -(-rows.whole_size // size)
+    first = rows.first * whole_blocks + rows.first_column // size
+    if blocks == whole_blocks:
+        return torch.arange(first, first + rows.number * blocks, device=device).view(rows.number, blocks)
+    starts = torch.arange(first, first + rows.number * whole_blocks, whole_blocks, device=device)
+    return starts[:, None] + torch.arange(blocks, device=device)
 
 
 def to_bf16(values: Tensor, random: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ them as an operator.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
-from ademamix.pytorch import step_cpu, step_foreach, step_operator, step_single, step_triton, storage
+from ademamix.pytorch import shards, step_cpu, step_foreach, step_operator, step_single, step_triton, storage
 from ademamix.pytorch.coefficients import PerTensor, Settings, next_step, taken
 from ademamix.pytorch.core import check_memory, core, missing_core
 from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
@@ -66,11 +66,12 @@ def ademamix_step(
     Gradients are divided by `grad_scale`. `fast_starts` has the step at which m1 was empty, by position, for parameters
     whose beta1 was 0 until then: t of their m1 counts from there.
 
+    >>> from ademamix.pytorch.tensors import Place
     >>> def zeros():
     ...     return [torch.zeros(3)]
     >>> state = {"fasts": zeros(), "slows": zeros(), "squares": zeros()}
     >>> state |= {"steps": [torch.tensor(0.0)], "slow_steps": [torch.tensor(0.0)]}
-    >>> tensors = Tensors.none()._replace(indices=[0], first_rows=[0], params=zeros(), grads=[torch.ones(3)], **state)
+    >>> tensors = Tensors.none()._replace(places=[Place(0)], params=zeros(), grads=[torch.ones(3)], **state)
     >>> settings = Settings(0.1, (0.9, 0.999, 0.9999), 5.0, 0, 0, 0.9, 1e-8, 0.0)
     >>> ademamix_step(tensors, settings, Rounding(seed=0, stochastic_params=True), Flags())
     >>> tensors.params[0]
@@ -80,6 +81,9 @@ def ademamix_step(
     """
     if not tensors.params:
         return
+    params = tensors.params
+    if not (flags.differentiable or torch.compiler.is_compiling()):
+        tensors = shards.localised(tensors)
     as_tensors = flags.capturable or torch.compiler.is_compiling()
     if isinstance(settings.lr, Tensor):
         # In double: an fp32 lr times weight_decay would be rounded before it meets an fp64 parameter.
@@ -91,12 +95,14 @@ def ademamix_step(
     if not (flags.differentiable or torch.compiler.is_compiling()) and (as_tensors or not fused):
         check_memory([*tensors.columns, [*fast_starts.values()]])
     coefficients, advance_clocks = next_step(tensors, fast_starts, settings, as_tensors=as_tensors)
-    for part, own in _parts(tensors.as_real(), coefficients, fused=bool(fused)):
+    for part, own in _with_rows(_parts(tensors.as_real(), coefficients, fused=bool(fused))):
         update = _body(part, own, fused=bool(fused), foreach=bool(foreach))
         update(part, own, rounding, maximize=flags.maximize, grad_scale=grad_scale)
         if fused and not torch.compiler.is_compiling():
             torch.autograd.graph.increment_version(part.params)  # kernels write behind autograd's back
     advance_clocks()
+    if tensors.params is not params:
+        torch.autograd.graph.increment_version([param for param in params if shards.is_sharded(param)])
 
 
 def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bool) -> Callable[..., None]:
@@ -133,6 +139,7 @@ def check_fused(group: Mapping[str, Any]) -> None:
 
 def why_not_fused(param: Tensor) -> str | None:
     """Say why no fused body can update `param`, or return None if one can."""
+    param = shards.local(param)
     if runs_on_triton(param):
         if not has_triton:
             return "on CUDA it needs Triton, which is not installed: `pip install triton`, or leave `fused` out"
@@ -159,6 +166,21 @@ def _parts(tensors: Tensors, coefficients: PerTensor, *, fused: bool) -> Iterato
         yield tensors, coefficients
 
 
+def _with_rows(parts: Iterable[tuple[Tensors, PerTensor]]) -> Iterator[tuple[Tensors, PerTensor]]:
+    """Take tensors apart that are cut in two dimensions beyond the first, until they have rows."""
+    for tensors, coefficients in parts:
+        places = enumerate(tensors.places)
+        crossed = [i for i, place in places if place.whole and len(place.cuts(tensors.params[i].shape)) > 1]
+        if crossed:
+            others = [i for i in range(len(tensors.params)) if i not in crossed]
+            yield from [(tensors.take(others), taken(coefficients, others))] if others else []
+            for i in crossed:
+                own, entries = taken(coefficients, [i]), range(len(tensors.params[i]))
+                yield from _with_rows((tensors.take([i]).entry(entry), own) for entry in entries)
+        else:
+            yield tensors, coefficients
+
+
 def _by_device(params: list[Tensor]) -> list[list[int]]:
     """Return the positions of the parameters of each device."""
     positions: dict[torch.device, list[int]] = {}
@@ -176,7 +198,7 @@ def _ranges(shapes: list[torch.Size]) -> Iterator[tuple[slice, slice]]:
             first, elements = i, 0
         elements += shape.numel()
         if elements > DECODED_ELEMENTS:  # this one alone
-            rows = max(1, DECODED_ELEMENTS * shape[0] // elements)
+            rows = max(1, DECODED_ELEMENTS * shape[0] // elements)  # of a vector, whole blocks
             for start in range(0, shape[0], rows):
                 yield slice(i, i + 1), slice(start, start + rows)
             first, elements = i + 1, 0

@@ -6,11 +6,15 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import storage
+from ademamix.pytorch.block_codes import rows_of
 from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.core import core, reader
 from ademamix.pytorch.memory_order import arranged, as_vectors, copy_back
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import Tensors
+from ademamix.pytorch.tensors import Place, Tensors
+
+# A tensor whose elements need no place: its moments have no blocks, and nothing is rounded at random.
+ANYWHERE = (0, 0, 0, 0)
 
 
 def update(
@@ -23,8 +27,8 @@ def update(
         factor /= grad_scale.item()
     distinct = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
     rest = (
-        _row_sizes(tensors),
-        tensors.indices,
+        [place.param_index for place in tensors.places],
+        _rows(tensors, rounding),
         list(distinct),
         [distinct[c] for c in coefficients],
         reader,
@@ -36,8 +40,18 @@ def update(
         copy_back(tensors, copies)
 
 
-def _row_sizes(tensors: Tensors) -> list[int]:
-    """Return the number of elements in each tensor's rows of dimension 0, which only reduced moments need."""
-    if not storage.is_reduced(tensors.slows[0]):
-        return [0] * len(tensors.params)
-    return [param.numel() // param.shape[0] if param.numel() else 0 for param in tensors.params]
+def _rows(tensors: Tensors, rounding: Rounding) -> list[tuple[int, int, int, int]]:
+    """Return the rows of each tensor as the core knows them, which only random words and blocks depend on."""
+    is_reduced = storage.is_reduced(tensors.slows[0])
+    return [
+        _row(place, param) if is_reduced or (place.whole and param.dtype == torch.bfloat16) else ANYWHERE
+        for place, param in zip(tensors.places, tensors.params, strict=True)
+    ]
+
+
+def _row(place: Place, param: Tensor) -> tuple[int, int, int, int]:
+    if not place.whole:  # quickly
+        size = rows_of(param.shape)[1]
+        return size, 0, 0, size
+    _, *row = place.rows(param.shape)
+    return tuple(row)  # type: ignore[return-value]

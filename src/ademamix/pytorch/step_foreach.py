@@ -50,7 +50,7 @@ def _update_bucket(
         _descend_(values, c, finite)
 
     for i, param in enumerate(params):
-        place = tensors.place(i)
+        place = tensors.places[i]
         step = c.step[i] if isinstance(c.step, list) else c.step
         if finite:
             targets[i] = torch.where(finite[i], targets[i], param.to(dtype))

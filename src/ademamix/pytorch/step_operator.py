@@ -10,14 +10,14 @@ from torch import Tensor
 from ademamix.pytorch import step_cpu, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, Tensors
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
 
 # The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
 _library = torch.library.Library("ademamix", "FRAGMENT")
 _library.define(
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
     "Tensor(e!)[] fast_scales, Tensor(f!)[] slow_scales, Tensor(g!)[] square_scales, Tensor(h!)[] skipped, "
-    "Tensor coefficients, int seed, bool stochastic_params, int[] indices, int[] first_rows, bool maximize) -> ()"
+    "Tensor coefficients, int seed, bool stochastic_params, int[] indices, bool maximize) -> ()"
 )
 
 
@@ -30,21 +30,28 @@ def update(
         unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
         tensors = tensors._replace(grads=unscaled)
     matrix = torch.stack(coefficients, dim=1)
-    torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, tensors.indices, tensors.first_rows, maximize)
+    if torch.compiler.is_compiling():  # no tensor is a part of a parameter
+        indices = [place.param_index for place in tensors.places]
+        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, maximize)
+    else:
+        _on_cpu(tensors, matrix, rounding, maximize)
 
 
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bool]:
-    columns, (matrix, seed, stochastic_params, indices, first_rows, maximize) = (
+    columns, (matrix, seed, stochastic_params, indices, maximize) = (
         arguments[:KERNEL_COLUMNS],
         arguments[KERNEL_COLUMNS:],
     )
-    tensors = Tensors.none().with_columns(*columns)._replace(indices=list(indices), first_rows=list(first_rows))
+    tensors = Tensors.none().with_columns(*columns)._replace(places=[Place(index) for index in indices])
     return tensors, matrix, Rounding(seed, stochastic_params), maximize
 
 
 @torch.library.impl(_library, "step_", "CPU")
 def _step_on_cpu(*arguments: Any) -> None:
-    tensors, matrix, rounding, maximize = _unpacked(arguments)
+    _on_cpu(*_unpacked(arguments))
+
+
+def _on_cpu(tensors: Tensors, matrix: Tensor, rounding: Rounding, maximize: bool) -> None:
     rows = [Coefficients(*row) for row in matrix.tolist()]
     step_cpu.update(tensors, rows, rounding, maximize=maximize, grad_scale=None)
 

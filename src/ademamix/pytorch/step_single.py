@@ -18,7 +18,7 @@ def update(
     """Update each parameter and its moments in place; see `ademamix_step`."""
     dtypes = [storage.arithmetic_dtype(slow) for slow in tensors.slows]
     for i, c in enumerate(one_per_tensor(coefficients, dtypes)):
-        param, place, dtype = tensors.params[i], tensors.place(i), dtypes[i]
+        param, place, dtype = tensors.params[i], tensors.places[i], dtypes[i]
         grad = in_arithmetic(tensors.grads[i], dtype, grad_scale, maximize=maximize)
         if dtype == torch.float32:
             (grad,) = limited_together([grad]) if not torch.is_grad_enabled() else [limited(grad)]

@@ -20,7 +20,7 @@ from ademamix.pytorch.block_codes import dtype_of
 from ademamix.pytorch.coefficients import PerTensor
 from ademamix.pytorch.memory_order import arranged, copy_back
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Tensors
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Place, Rows, Tensors
 
 BLOCKS_PER_PROGRAM = 8
 PLAIN, BF16, CODED = 0, 1, 2
@@ -46,6 +46,8 @@ class TensorRow(NamedTuple):
     first_program: int  # programs of a launch are dealt out to its tensors in turn
     first_block: int  # of the parameter that the tensor is a part of: random words depend on it
     first_element: int
+    block_gap: int  # the blocks of a row of the parameter that the tensor does not have
+    element_gap: int
     position: int  # in the matrix of coefficients
     param_index: int
     seed: int
@@ -102,10 +104,10 @@ def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
     for i, param in enumerate(tensors.params):
         if not param.numel():
             continue
-        slow, place = tensors.slows[i], tensors.place(i)
+        slow, place = tensors.slows[i], tensors.places[i]
         addresses = [column[i].data_ptr() if column else 0 for column in tensors.of_kernels]
-        rows, row_size = _geometry(param, slow)
-        blocks_in_row = -(-row_size // BLOCK)
+        rows = _rows(place, param, slow)
+        row_size, blocks_in_row, blocks_in_whole_row = rows.size, -(-rows.size // BLOCK), -(-rows.whole_size // BLOCK)
         divisible = all(number % VECTOR_BYTES == 0 for number in (*addresses[:SHAPED_COLUMNS], row_size))
         bucket = Bucket(param.dtype, tensors.grads[i].dtype, slow.dtype, VECTOR_BYTES if divisible else 1)
         before = buckets.setdefault(bucket, [])
@@ -113,10 +115,12 @@ def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
             **dict(zip(POINTERS, addresses, strict=True)),
             row_size=row_size,
             blocks_in_row=blocks_in_row,
-            blocks=rows * blocks_in_row,
+            blocks=rows.number * blocks_in_row,
             first_program=before[-1].first_program + _programs(before[-1]) if before else 0,
-            first_block=place.first_row * blocks_in_row,
-            first_element=place.first_row * (param.numel() // param.shape[0]) if param.dim() else 0,
+            first_block=rows.first * blocks_in_whole_row + rows.first_column // BLOCK,
+            first_element=rows.first * rows.whole_size + rows.first_column,
+            block_gap=blocks_in_whole_row - blocks_in_row,
+            element_gap=rows.whole_size - row_size,
             position=i,
             param_index=place.param_index,
             seed=seed,
@@ -125,11 +129,12 @@ def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
     return buckets
 
 
-def _geometry(param: Tensor, slow: Tensor) -> tuple[int, int]:
-    """Return the number of rows and their size. Blocks lie inside rows only if the stored moments depend on blocks."""
-    if not storage.is_reduced(slow):
-        return 1, param.numel()
-    return param.shape[0], param.numel() // param.shape[0]
+def _rows(place: Place, param: Tensor, slow: Tensor) -> Rows:
+    """Return the rows of a tensor: a single one if nothing depends on where they end."""
+    rows = place.rows(param.shape)
+    if storage.is_reduced(slow) or rows.size != rows.whole_size:
+        return rows
+    return Rows(1, param.numel(), 0, rows.first * rows.whole_size, param.numel())
 
 
 def _programs(row: TensorRow) -> int:

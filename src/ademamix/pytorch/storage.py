@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ademamix import formats
-from ademamix.pytorch import block_codes
+from ademamix.pytorch import block_codes, shards
 from ademamix.pytorch.rounding import bf16_random_part, to_bf16
 from ademamix.pytorch.tensors import MOMENT_KEYS, Tensors
 
@@ -54,8 +54,8 @@ def reduces(param: Tensor, group: Mapping[str, Any]) -> bool:
     return (
         group["state_storage"] != "fp32"
         and MOMENT_DTYPES.get(param.dtype) == torch.float32
-        and param.dim() > 1
-        and param.numel() >= max(formats.LEAST_SIZE, formats.LEAST_ROW * param.shape[0])
+        and formats.is_large(param.shape)
+        and shards.keeps_blocks(param)
     )
 
 

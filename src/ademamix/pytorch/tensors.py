@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ademamix.formats import BLOCK
 
 # The names of the moments here, in the order that they have everywhere, and their keys in the state of a parameter and
 # in checkpoints: AdamW's, and one more.
@@ -15,11 +19,56 @@ CLOCK_KEYS = ("step", "slow_step")
 SKIPPED_KEY = "skipped"
 
 
+class Rows(NamedTuple):
+    """A tensor as rows, each of which is a piece of a row of the whole parameter."""
+
+    number: int
+    size: int  # elements in each
+    first: int  # the row of the whole that the first is a piece of
+    first_column: int  # where the pieces begin
+    whole_size: int  # elements in a row of the whole
+
+
 class Place(NamedTuple):
-    """Which rows of which parameter a tensor has: random words depend on this, not on how a parameter is cut."""
+    """Which part of which parameter a tensor is: random words depend on this, not on how a parameter is cut."""
 
     param_index: int  # in the optimizer
-    first_row: int = 0  # in dimension 0 of the parameter
+    offsets: tuple[int, ...] = ()  # where the part begins in each dimension; empty if it is the whole
+    whole: tuple[int, ...] = ()  # the shape of the whole parameter; empty as well
+
+    def rows(self, shape: Sequence[int]) -> Rows:
+        """Return a tensor of this shape and place as rows: those of dimension 0, of which a vector is one.
+
+        Where the parameter is cut in a dimension beyond the next, they are shorter: up to where it is cut.
+        """
+        if not shape:
+            return Rows(number=1, size=1, first=0, first_column=0, whole_size=1)
+        whole, offsets = self.whole or tuple(shape), self.offsets or (0,) * len(shape)
+        axis = max([min(1, len(shape) - 1), *self.cuts(shape)])
+        first = 0
+        for size, offset in zip(whole[:axis], offsets[:axis], strict=True):
+            first = first * size + offset
+        return Rows(
+            number=math.prod(shape[:axis]),
+            size=math.prod(shape[axis:]),
+            first=first,
+            first_column=offsets[axis] * math.prod(whole[axis + 1 :]),
+            whole_size=math.prod(whole[axis:]),
+        )
+
+    def cuts(self, shape: Sequence[int]) -> list[int]:
+        """Return the dimensions beyond the first in which a tensor of this shape is not as large as the whole."""
+        return [axis for axis, size in enumerate(self.whole) if axis > 0 and size != shape[axis]]
+
+    def moved(self, start: int, shape: Sequence[int]) -> Place:
+        """Return the place of what begins at `start` in dimension 0 of a tensor of this shape."""
+        offsets = self.offsets or (0,) * len(shape)
+        return Place(self.param_index, (offsets[0] + start, *offsets[1:]), self.whole or tuple(shape))
+
+    def unbound(self, i: int) -> Place:
+        """Return the place of the entry at `i` in dimension 0 of a tensor, with its rows as part of all such rows."""
+        first = (self.offsets[0] + i) * self.whole[1] + self.offsets[1]
+        return Place(self.param_index, (first, *self.offsets[2:]), (self.whole[0] * self.whole[1], *self.whole[2:]))
 
 
 class Tensors(NamedTuple):
@@ -28,8 +77,7 @@ class Tensors(NamedTuple):
     The order is that of `Columns` in csrc/bindings.cpp and of `TensorRow` in step_triton.py, which end at the clocks.
     """
 
-    indices: list[int]  # of the parameters in the optimizer
-    first_rows: list[int]  # where each tensor begins in dimension 0 of its parameter
+    places: list[Place]
     params: list[Tensor]
     grads: list[Tensor]
     fasts: list[Tensor]  # empty when beta1 = 0
@@ -45,53 +93,67 @@ class Tensors(NamedTuple):
     @classmethod
     def none(cls) -> Tensors:
         """Return columns to append to."""
-        return cls([], [], *[[] for _ in cls._fields[2:]])
+        return cls([], *[[] for _ in cls._fields[1:]])
 
     @property
     def columns(self) -> tuple[list[Tensor], ...]:
         """All columns of tensors."""
-        return self[2:]
+        return self[1:]
 
     @property
     def of_kernels(self) -> tuple[list[Tensor], ...]:
         """The columns that kernels take."""
         return self.columns[:KERNEL_COLUMNS]
 
-    def place(self, i: int) -> Place:
-        """Return where the tensor at `i` belongs."""
-        return Place(self.indices[i], self.first_rows[i])
-
     def with_columns(self, *first: list[Tensor]) -> Tensors:
         """Return the same tensors with other first columns."""
-        return Tensors(self.indices, self.first_rows, *first, *self.columns[len(first) :])
+        return Tensors(self.places, *first, *self.columns[len(first) :])
 
     def take(self, positions: slice | list[int]) -> Tensors:
         """Return the tensors at some positions."""
         if isinstance(positions, slice):
-            cut = [column[positions] for column in self.columns]
-            return Tensors(self.indices[positions], self.first_rows[positions], *cut)
+            return Tensors(self.places[positions], *[column[positions] for column in self.columns])
         columns = [[column[i] for i in positions] if column else [] for column in self.columns]
-        return Tensors([self.indices[i] for i in positions], [self.first_rows[i] for i in positions], *columns)
+        return Tensors([self.places[i] for i in positions], *columns)
 
     def rows(self, rows: slice) -> Tensors:
-        """Return some rows of dimension 0 of each tensor. Counts and clocks stay those of the whole."""
-        first_rows = [first + rows.start for first in self.first_rows]
-        cut = [[tensor[rows] for tensor in column] for column in self.columns[:ROW_COLUMNS]]
-        return self.with_columns(*cut)._replace(first_rows=first_rows)
+        """Return some rows of dimension 0 of each tensor. Counts and clocks stay those of the whole.
+
+        The scales of vectors, whose rows are elements, are in a row of their own.
+        """
+        places = [place.moved(rows.start, x.shape) for place, x in zip(self.places, self.params, strict=True)]
+        shaped = [[tensor[rows] for tensor in column] for column in self.columns[:SHAPED_COLUMNS]]
+        blocks = slice(rows.start // BLOCK, None if rows.stop is None else -(-rows.stop // BLOCK))
+        scales = [
+            [x[:, blocks] if param.dim() == 1 else x[rows] for param, x in zip(self.params, column, strict=True)]
+            if column
+            else []
+            for column in self.columns[SHAPED_COLUMNS:ROW_COLUMNS]
+        ]
+        return self.with_columns(*shaped, *scales)._replace(places=places)
+
+    def entry(self, i: int) -> Tensors:
+        """Return the entry at `i` in dimension 0 of the only tensor. Counts and clocks stay those of the whole."""
+        shaped = [[tensor[i] for tensor in column] for column in self.columns[:SHAPED_COLUMNS]]
+        return self.with_columns(*shaped)._replace(places=[self.places[0].unbound(i)])
 
     def as_real(self) -> Tensors:
         """Return complex tensors as pairs of real ones, as torch.optim does."""
         if not any(param.is_complex() for param in self.params):
             return self
-        return self.with_columns(
-            *[
-                [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in column]
-                for column in self.columns[:SHAPED_COLUMNS]
-            ]
-        )
+        real = [
+            [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in column]
+            for column in self.columns[:SHAPED_COLUMNS]
+        ]
+        # Complex parameters are rounded to nearest, wherever their parts lie.
+        places = [
+            Place(place.param_index) if x.is_complex() else place
+            for place, x in zip(self.places, self.params, strict=True)
+        ]
+        return self.with_columns(*real)._replace(places=places)
 
 
 # The number of columns whose tensors have the shape of their parameter, or its rows, or are taken by kernels.
-SHAPED_COLUMNS = Tensors._fields[2:].index("fast_scales")
-ROW_COLUMNS = Tensors._fields[2:].index("skipped")
-KERNEL_COLUMNS = Tensors._fields[2:].index("steps")
+SHAPED_COLUMNS = Tensors._fields[1:].index("fast_scales")
+ROW_COLUMNS = Tensors._fields[1:].index("skipped")
+KERNEL_COLUMNS = Tensors._fields[1:].index("steps")

@@ -58,6 +58,8 @@ BLOCKS_IN_ALL = tl.constexpr(TensorRow._fields.index("blocks"))
 FIRST_PROGRAM = tl.constexpr(TensorRow._fields.index("first_program"))
 FIRST_BLOCK = tl.constexpr(TensorRow._fields.index("first_block"))
 FIRST_ELEMENT = tl.constexpr(TensorRow._fields.index("first_element"))
+BLOCK_GAP = tl.constexpr(TensorRow._fields.index("block_gap"))
+ELEMENT_GAP = tl.constexpr(TensorRow._fields.index("element_gap"))
 POSITION = tl.constexpr(TensorRow._fields.index("position"))
 INDEX = tl.constexpr(TensorRow._fields.index("param_index"))
 SEED = tl.constexpr(TensorRow._fields.index("seed"))
@@ -159,10 +161,12 @@ def step(
     square = _lerp(square, grad * grad, square_rate)
 
     words = block  # unused if moments are not rounded
+    rows_before = block // tl.load(row + BLOCKS_IN_ROW)
     if INSTANCE.storage != IS_PLAIN or INSTANCE.stochastic:
         key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
     if INSTANCE.storage != IS_PLAIN:
-        words = moment_words(tl.load(row + FIRST_BLOCK) + block, key0, key1)
+        place = tl.load(row + FIRST_BLOCK) + block + rows_before * tl.load(row + BLOCK_GAP)
+        words = moment_words(place, key0, key1)
     if INSTANCE.has_fast:
         _store_moment(row, tile, fast, words, FAST, INSTANCE)
     _store_moment(row, tile, slow, words, SLOW, INSTANCE)
@@ -173,7 +177,8 @@ def step(
         after = tl.where(finite, after, before)
         _count(mask & (finite == 0), row + SKIPPED)
     if INSTANCE.stochastic:
-        after = param_to_bf16(after, tl.load(row + FIRST_ELEMENT) + offsets, key0, key1)
+        element = tl.load(row + FIRST_ELEMENT) + offsets + (rows_before * tl.load(row + ELEMENT_GAP))[:, None]
+        after = param_to_bf16(after, element, key0, key1)
     elif INSTANCE.param == tl.bfloat16:
         after = to_nearest_bf16(after)
     _store(row + PARAM, after, offsets, mask, INSTANCE.param, INSTANCE.alignment)

@@ -103,7 +103,7 @@ def _arms_tables(panel: Panel, outcome: Outcome) -> Iterator[Table]:
 
 
 def _tabulated(panel: Panel, outcome: Outcome) -> list[Table]:
-    return [table if isinstance(table, Table) else table(outcome) for table in panel.tables]
+    return [table(outcome) if callable(table) else table for table in panel.tables]
 
 
 def arms_table(panel: Panel, outcome: Outcome) -> Table:

@@ -23,6 +23,7 @@ import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from ademamix.lab.config import ConfigError, Run
@@ -219,6 +220,8 @@ def open_book(plan: Plan, url: str, name: str, *, pruner: optuna.pruners.BasePru
             grace_period=patience,
             heartbeat_stale_trial_callback=again,
         )
+        if place.get_backend_name() == "sqlite":
+            _lock_early(storage.engine)
         study = optuna.create_study(
             storage=storage,
             study_name=name,
@@ -228,6 +231,13 @@ def open_book(plan: Plan, url: str, name: str, *, pruner: optuna.pruners.BasePru
         )
         _agree(study, plan)
         return Book(plan, study, address, again)
+
+
+def _lock_early(engine: Engine) -> None:
+    """Have every transaction lock the file when it begins: SQLite cannot lock a row, and two workers took one trial."""
+    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    engine.dispose()  # connections that were opened before
 
 
 @contextlib.contextmanager

@@ -1,0 +1,201 @@
+"""Checkpoints of torch.distributed.checkpoint, saved by one number of processes and loaded by others.
+
+The first group of processes saves, the others load what it has saved. All compare with an optimizer of whole tensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from sharded_steps import assert_same_part, gradients, values
+from torch import distributed
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from ademamix import AdEMAMix
+from ademamix.pytorch.distributed_checkpoint import AnyStorage
+from ademamix.pytorch.parameter_state import values_of
+from cases import make
+
+SHAPES: list[tuple[int, ...]] = [(66, 512), (3, 2048), (9,), (128, 300)]  # uneven parts, empty ones, both
+STEPS = 3
+
+
+class Case(NamedTuple):
+    saved: str  # the storage that the checkpoint has
+    loaded: str  # and the one that it is loaded into
+    flat: bool = False
+    asynchronous: bool = False
+
+    @property
+    def planner(self) -> Any:
+        return AnyStorage() if self.saved != self.loaded else None
+
+    @property
+    def options(self) -> StateDictOptions:
+        return StateDictOptions(flatten_optimizer_state_dict=self.flat)
+
+
+CASES = [
+    Case("compact", "compact"),
+    Case("compact", "compact", flat=True),
+    Case("compact", "fp32", asynchronous=True),
+    Case("fp32", "compact"),
+    Case("bf16", "bf16"),
+    Case("bf16", "compact"),
+    Case("fp32", "fp32", flat=True, asynchronous=True),
+]
+
+
+class Weights(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(values(i, shape, -1) for i, shape in enumerate(SHAPES))
+
+    def forward(self) -> torch.Tensor:
+        return torch.stack([weight.sum() for weight in self.weights]).sum()
+
+
+def sharded_model(columns: bool = False) -> Weights:
+    """Shard a model by rows, or by columns: those of the last weight are then cut through blocks."""
+    model = Weights()
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    by_columns = (lambda param: Shard(1) if param.dim() > 1 else Shard(0)) if columns else None
+    fully_shard(model, mesh=mesh, shard_placement_fn=by_columns)
+    return model
+
+
+def optimizer_of(model: torch.nn.Module, storage: str, *, flat: bool = False) -> AdEMAMix:
+    """Return an optimizer with two groups, and one without parameters, which torch cannot flatten."""
+    first, *others = model.parameters()
+    groups = [{"params": [first], "lr": 0.02}, {"params": others}]
+    return make(
+        groups if flat else [groups[0], {"params": []}, groups[1]],
+        lr=0.01,
+        betas=(0.9, 0.99, 0.999),
+        state_storage=storage,
+    )
+
+
+def take_steps(model: torch.nn.Module, optimizer: AdEMAMix, steps: range) -> None:
+    for step in steps:
+        for param, grad in zip(model.parameters(), gradients(SHAPES, step, torch.float32, with_nan=False), strict=True):
+            param.grad = grad if not isinstance(param, DTensor) else part_of(grad, param)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def part_of(whole: torch.Tensor, like: DTensor) -> DTensor:
+    return torch.distributed.tensor.distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def folder_of(folder: Path, case: Case) -> str:
+    return str(folder / f"{case.saved}-{case.flat}-{case.asynchronous}-{case.loaded}")
+
+
+def save(folder: Path, case: Case) -> None:
+    model = sharded_model()
+    optimizer = optimizer_of(model, case.saved, flat=case.flat)
+    take_steps(model, optimizer, range(STEPS))
+    state = {
+        "model": get_model_state_dict(model),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=case.options),
+    }
+    if case.asynchronous:
+        checkpoint.async_save(state, checkpoint_id=folder_of(folder, case)).result()
+    else:
+        checkpoint.save(state, checkpoint_id=folder_of(folder, case))
+
+
+def load(folder: Path, case: Case, model: torch.nn.Module, planner: Any) -> AdEMAMix:
+    optimizer = optimizer_of(model, case.loaded, flat=case.flat)
+    before = [param.detach().clone() for param in model.parameters()]
+    state = {"optimizer": get_optimizer_state_dict(model, optimizer, options=case.options)}
+    for param, old in zip(model.parameters(), before, strict=True):  # torch has taken a step to create state
+        assert torch.equal(param.detach(), old)
+        assert optimizer.state[param]["step"] == optimizer.state[param]["slow_step"] == 0
+    state["model"] = get_model_state_dict(model)
+    checkpoint.load(state, checkpoint_id=folder_of(folder, case), planner=planner)
+    set_model_state_dict(model, state["model"])
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=case.options)
+    return optimizer
+
+
+def compare(folder: Path, case: Case, model: torch.nn.Module) -> None:
+    """Load a checkpoint, and compare it with a state_dict of whole tensors that was loaded; then step both."""
+    optimizer = load(folder, case, model, case.planner)
+    whole = Weights()
+    before = optimizer_of(whole, case.saved)
+    take_steps(whole, before, range(STEPS))
+    reference = optimizer_of(whole, case.loaded)
+    reference.load_state_dict(before.state_dict())
+    for more in (0, 1):
+        if more:
+            take_steps(model, optimizer, range(STEPS, STEPS + 1))
+            take_steps(whole, reference, range(STEPS, STEPS + 1))
+        for i, (param, other) in enumerate(zip(model.parameters(), whole.parameters(), strict=True)):
+            same(param.detach(), other.detach(), (case, i))
+            state, expected = optimizer.state[param], reference.state[other]
+            assert set(state) == set(expected), (case, i)
+            for key in expected:
+                assert state[key].dtype == expected[key].dtype, (case, i, key)
+                same(state[key], expected[key], (case, i, key, more))
+
+
+def same(found: Any, expected: torch.Tensor, what: Any) -> None:
+    if isinstance(found, DTensor):
+        assert_same_part(found, expected, what)
+    else:
+        assert torch.equal(found, expected), what
+
+
+def resharded(folder: Path) -> None:
+    is_first = not (folder / "saved").exists()
+    for case in CASES:
+        if is_first:
+            save(folder, case)
+        compare(folder, case, sharded_model())
+        if distributed.get_world_size() == 1:
+            compare(folder, case, Weights())
+    distributed.barrier()
+    (folder / "saved").touch()
+
+
+def codes_without_scales(folder: Path) -> None:
+    """Without the planner, codes would become values."""
+    case = Case("compact", "fp32")
+    save(folder, case)
+    with pytest.raises(ValueError, match="AnyStorage"):
+        load(folder, case, sharded_model(), None)
+
+
+def columns(folder: Path) -> None:
+    """Load what was sharded by rows into parameters that are cut by columns, some of them through blocks."""
+    for case in (Case("compact", "compact"), Case("fp32", "compact")):
+        save(folder, case)
+        model = sharded_model(columns=True)
+        optimizer = load(folder, case, model, AnyStorage())
+        whole = Weights()
+        saved = optimizer_of(whole, case.saved)
+        take_steps(whole, saved, range(STEPS))
+        expected = optimizer_of(whole, case.loaded)
+        expected.load_state_dict(saved.state_dict())
+        is_cut = distributed.get_world_size() > 1
+        assert optimizer.state[model.weights[0]]["exp_avg_sq"].dtype == torch.uint8
+        assert optimizer.state[model.weights[3]]["exp_avg_sq"].dtype == (torch.float32 if is_cut else torch.uint8)
+        for param, other in zip(model.parameters(), whole.parameters(), strict=True):
+            source = saved if is_cut and param is model.weights[3] else expected
+            for key in ("exp_avg", "exp_avg_slow", "exp_avg_sq"):
+                same(values_of(optimizer.state[param], key), values_of(source.state[other], key), (case, key))

@@ -1,0 +1,14 @@
+import sharded_checkpoints
+from processes import run
+
+
+def test_checkpoints_load_on_other_numbers_of_processes():
+    run(sharded_checkpoints.resharded, worlds=(4, 2, 1, 4))
+
+
+def test_a_checkpoint_of_one_process_loads_on_more():
+    run(sharded_checkpoints.resharded, worlds=(1, 2))
+
+
+def test_parameters_cut_by_columns_load_what_was_cut_by_rows_and_codes_need_their_scales():
+    run(sharded_checkpoints.columns, sharded_checkpoints.codes_without_scales, worlds=(2,))

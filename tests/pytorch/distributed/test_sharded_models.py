@@ -1,0 +1,22 @@
+import pytest
+import sharded_models
+from processes import run
+
+
+def test_sharded_models_are_trained_as_whole_ones():
+    run(sharded_models.sharded, worlds=(2,))
+
+
+@pytest.mark.distributed
+def test_sharded_models_are_trained_as_whole_ones_on_one_process_and_on_four():
+    run(sharded_models.sharded, worlds=(1, 4))
+
+
+def test_switches_from_adamw_whole_states_replicas_and_released_gradients():
+    run(
+        sharded_models.switched,
+        sharded_models.whole_state_in_shards,
+        sharded_models.replicated,
+        sharded_models.released,
+        worlds=(2,),
+    )
