@@ -72,7 +72,8 @@ def _claims(lm: Setting, ends: list[tuple[int, int]]) -> Iterator[Claim]:
 
     def lead(method: str, step: int) -> Quantity:
         ours, theirs = (_name(each, STARTS[0], DECAYS[0]) for each in (method, adamw))
-        return gap(*(smoothed(arm, lm.steps(step), lm.base.steps // 10) for arm in (theirs, ours)))
+        losses = (smoothed(arm, lm.steps(step), lm.base.steps // 10) for arm in (theirs, ours))
+        return gap(*losses, label=f"the gap of {method} up to step {lm.steps(step):,}")
 
     yield Claim(
         "The gap between AdamW and AdEMAMix increases at first",

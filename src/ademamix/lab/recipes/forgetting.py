@@ -92,10 +92,13 @@ class Injections:
 
     def effect(self, label: str, step: int, after: int | None = None) -> Quantity:
         """Return how much lower the loss on B is for training on it, so many steps after that, or at the end."""
+        without, trained, when = _without(label), self.name(label, step), "in the end"
         if after is None:
-            return gap(last(_without(label), METRIC), last(self.name(label, step), METRIC))
-        time = self.lm.steps(step) + after
-        return gap(at_step(_without(label), time, METRIC), at_step(self.name(label, step), time, METRIC))
+            losses = last(without, METRIC), last(trained, METRIC)
+        else:
+            time, when = self.lm.steps(step) + after, f"{after:,} steps later"
+            losses = at_step(without, time, METRIC), at_step(trained, time, METRIC)
+        return gap(*losses, label=f"the effect of {trained} {when}")
 
     def learnt(self) -> Claim:
         """Return that the loss on B drops."""
@@ -116,7 +119,8 @@ def _claims(injected: Injections) -> Iterator[Claim]:
     )
 
     def rise(label: str, step: int) -> Quantity:
-        return gap(effect(label, step, SOON), effect(label, step, later))
+        losses = effect(label, step, SOON), effect(label, step, later)
+        return gap(*losses, label=f"the rise after {injected.name(label, step)}")
 
     yield Claim(
         "When using AdamW, the loss on B then increases faster",

@@ -114,11 +114,11 @@ def overall(label: str, statistic: Callable[[Sequence[float]], float], operands:
     )
 
 
-def gap(above: Operand, below: Operand) -> Quantity:
+def gap(above: Operand, below: Operand, label: str = "") -> Quantity:
     """Return how much higher one quantity is than another, seed by seed."""
     first, second = quantity(above), quantity(below)
     return Quantity(
-        f"{first.label} over {second.label}",
+        label or f"{first.label} over {second.label}",
         lambda found: [a - b for a, b in zip(*_paired(first, second, found), strict=True)],
         exact=first.exact and second.exact,
     )
@@ -307,7 +307,8 @@ def _reason(first: Quantity, second: Quantity, found: Outcome, margin: float | N
         return f"A run diverged; {first.label} is below {second.label} on {below} of {seeds}."
     difference = Difference([our - their for our, their in pairs])
     side = "below" if difference.mean < 0 else "above"
-    ended = f"{first.label} is {abs(difference.mean):.4f} {side} {second.label}"
+    name = f"T{first.label[1:]}" if first.label.startswith("the ") else first.label  # arms keep their names
+    ended = f"{name} is {abs(difference.mean):.4f} {side} {second.label}"
     if difference.spread is None:
         return f"{ended} on one seed, which decides nothing."
     doubt = ": this may be chance" if difference.may_be_chance else ""
