@@ -231,15 +231,15 @@ def test_a_batch_is_processed_in_parts_that_fit_into_the_memory_for_logits(tmp_p
 
 
 def test_parts_change_only_rounding(tmp_path: Path) -> None:
-    few = {"steps": 8, "batch": 4}  # steps enlarge what rounding changes
+    few = {"steps": 12, "batch": 4}  # steps enlarge what rounding changes
     run = changed(TINY, **few, data=Text(kind="text", source=DOCS, held_out_batches=1))
-    run = changed(run, probes=[{"kind": "follow-batch", "batch": 0, "every": 8}])
+    run = changed(run, probes=[{"kind": "follow-batch", "batch": 0, "every": 12}])
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(run, Options(whole))
     train(run, Options(parts, logits_bytes=1))
-    first, second = (RunFolder(out / "runs", run).metrics()[-1] for out in (whole, parts))
+    first, second = (RunFolder(out / "runs", run).metrics() for out in (whole, parts))
     assert first != second
-    assert first == pytest.approx(second, rel=1e-4)
+    assert first[-1] == pytest.approx(second[-1], rel=1e-4)
 
 
 def test_saving_takes_a_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
