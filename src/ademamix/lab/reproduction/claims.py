@@ -114,7 +114,7 @@ def overall(label: str, statistic: Callable[[Sequence[float]], float], operands:
     )
 
 
-def gap(above: Operand, below: Operand, label: str = "") -> Quantity:
+def gap(above: Operand, below: Operand, *, label: str = "") -> Quantity:
     """Return how much higher one quantity is than another, seed by seed."""
     first, second = quantity(above), quantity(below)
     return Quantity(
