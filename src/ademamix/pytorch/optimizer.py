@@ -14,11 +14,11 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from ademamix import hyperparameters
 from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state, shards
 from ademamix.pytorch.coefficients import Settings
-from ademamix.pytorch.memory_order import completed
+from ademamix.pytorch.memory_order import are_plain, completed
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
-from ademamix.pytorch.tensors import Place, Tensors
+from ademamix.pytorch.tensors import Tensors, whole_places
 
 
 class AdEMAMix(Optimizer):
@@ -237,13 +237,14 @@ class AdEMAMix(Optimizer):
         mixed = group["state_storage"] != "fp32"
         form = parameter_state.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
         fast_start = parameter_state.FAST_START
+        fits = form.fits if are_plain(group["params"]) else form.fits_parts
         states: list[dict[str, Any]] = []
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
             if grad is None or (mixed and reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not form.fits(*shards.parts_of(state, param, grad)):
+            if state is None or not fits(state, param, grad):
                 if not shards.is_sharded(grad):
                     grad = completed(grad)
                 if state is None or not parameter_state.is_ready(state, param, grad, form):
@@ -294,8 +295,10 @@ class AdEMAMix(Optimizer):
                 fast_starts: list[Tensor] = []
                 indices: list[int] = []
                 self._init_group(group, reduced, first_index, late, fast_starts, indices, *tensors.columns)
-                tensors = tensors._replace(places=[Place(index) for index in indices])
+                tensors = tensors._replace(places=whole_places(indices))
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
+                if len(indices) == len(group["params"]):
+                    break  # none is left to be reduced
             first_index += len(group["params"])
         if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
             return
