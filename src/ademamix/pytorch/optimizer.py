@@ -19,6 +19,7 @@ from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
 from ademamix.pytorch.tensors import Tensors, whole_places
+from ademamix.schedules import Horizon
 
 
 class AdEMAMix(Optimizer):
@@ -48,6 +49,8 @@ class AdEMAMix(Optimizer):
             is stored, and the state is as large as AdamW's.
         alpha: weight of the slow average; the paper finds 4 to 10 to work well.
         total_steps: number of optimizer steps of the run. It sets the warm-ups and beta3 where they are left open.
+            ``"open"`` for a run whose end is not planned yet, as with a warmup-stable-decay schedule: beta3 is 0.9999,
+            and the warm-ups take ten times what it remembers (see :func:`ademamix.schedules.open_warmup`).
         alpha_warmup, beta3_warmup: steps over which alpha and beta3 rise to their final values; 0 for no warm-up,
             None for `total_steps`.
         beta3_start: where beta3 begins; None for beta1.
@@ -80,7 +83,7 @@ class AdEMAMix(Optimizer):
         betas: tuple[float | Tensor, ...] = hyperparameters.BETAS,
         *,
         alpha: float = hyperparameters.ALPHA,
-        total_steps: int | None = None,
+        total_steps: Horizon = None,
         alpha_warmup: int | None = None,
         beta3_warmup: int | None = None,
         beta3_start: float | None = None,
@@ -129,7 +132,7 @@ class AdEMAMix(Optimizer):
         cls,
         adamw: torch.optim.Adam,
         *,
-        total_steps: int | None = None,
+        total_steps: Horizon = None,
         alpha: float = 2.0,
         beta3: float | None = None,
         alpha_warmup: int | None = 0,
@@ -154,7 +157,7 @@ class AdEMAMix(Optimizer):
 
         Args:
             adamw: the optimizer to convert; amsgrad and L2 weight decay are refused.
-            total_steps: the steps that are still to come.
+            total_steps: the steps that are still to come, or ``"open"``.
             alpha: the paper switched with 2 at 110M parameters and with 1 at 1.3B.
             beta3: None for the value that suits `total_steps`, or 0.9999 without a horizon.
             alpha_warmup, beta3_warmup: the paper needs none after a switch.

@@ -84,7 +84,6 @@ def ademamix_step(
     params = tensors.params
     if not (flags.differentiable or torch.compiler.is_compiling()):
         tensors = shards.localised(tensors)
-    is_sharded = tensors.params is not params
     as_tensors = flags.capturable or torch.compiler.is_compiling()
     if isinstance(settings.lr, Tensor):
         # In double: an fp32 lr times weight_decay would be rounded before it meets an fp64 parameter.
@@ -97,13 +96,13 @@ def ademamix_step(
         check_memory([*tensors.columns, [*fast_starts.values()]])
     coefficients, advance_clocks = next_step(tensors, fast_starts, settings, as_tensors=as_tensors)
     parts = _parts(tensors.as_real(), coefficients, fused=bool(fused))
-    for part, own in _with_rows(parts) if is_sharded else parts:
+    for part, own in _with_rows(parts) if any(place.whole for place in tensors.places) else parts:
         update = _body(part, own, fused=bool(fused), foreach=bool(foreach))
         update(part, own, rounding, maximize=flags.maximize, grad_scale=grad_scale)
         if fused and not torch.compiler.is_compiling():
             torch.autograd.graph.increment_version(part.params)  # kernels write behind autograd's back
     advance_clocks()
-    if is_sharded:
+    if tensors.params is not params:
         torch.autograd.graph.increment_version([param for param in params if shards.is_sharded(param)])
 
 
