@@ -23,13 +23,13 @@ using ademamix::ElementType;
 using ademamix::Memory;
 using ademamix::Storage;
 using ademamix::TensorReader;
-using Row = std::array<double, 8>;
+using Row = std::array<double, 9>;
 using Rows = std::array<int64_t, 4>;  // their size, the first row and column in the whole parameter, the size there
 
 constexpr double kLastStep = 1LL << 53;  // the last one that a double counts to
 
 ademamix::Coefficients coefficients_from(const Row& row) {
-  const ademamix::Coefficients c{row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7]};
+  const ademamix::Coefficients c{row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8]};
   if (!(c.step >= 0 && c.step <= kLastStep)) throw nb::value_error("a clock of the optimizer shows no number of steps");
   return c;
 }

@@ -88,20 +88,20 @@ Scales scales_of(const Tensor& tensor, const Block& block) {
           at<uint8_t>(tensor.square_scale, block.index)};
 }
 
-template <class Storage, bool kFast>
+template <class Storage, bool kFast, bool kBounded>
 ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const BlockView<Storage>& view, uint32_t key) {
-  update_block<Storage, kFast, true>(rate, view, key);
+  update_block<Storage, kFast, kBounded, true>(rate, view, key);
 }
 
 // Gradients that are not finite, or larger than their limit, are rare, and so are averages that forget at once. Only
 // blocks that have them are updated carefully.
-template <class Storage, bool kFast>
+template <class Storage, bool kFast, bool kBounded>
 ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
   const uint32_t key = context.block_words(context.whole.block(block.row, block.column));
   const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
   const bool plain = skipped == 0 && !context.rate.template forgetful<kFast>();
-  if (!plain || !update_block<Storage, kFast, false>(context.rate, view, key)) {
-    update_block_carefully<Storage, kFast>(context.rate, view, key);
+  if (!plain || !update_block<Storage, kFast, kBounded, false>(context.rate, view, key)) {
+    update_block_carefully<Storage, kFast, kBounded>(context.rate, view, key);
   }
   return skipped;
 }
@@ -113,7 +113,7 @@ inline void prefetch(const void* tensor, int64_t first) {
   for (size_t i = 0; i < kBlockSize * sizeof(T); i += 64) __builtin_prefetch(from + i);
 }
 
-template <class Storage, bool kFast>
+template <class Storage, bool kFast, bool kBounded>
 ADEMAMIX_INLINE int update_in_place(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
   const int64_t ahead = block.first + 4 * kBlockSize;
@@ -127,7 +127,7 @@ ADEMAMIX_INLINE int update_in_place(const Context& context, const Block& block) 
   const BlockView<Storage> view{static_cast<float*>(tensor.parameter) + block.first,
                                 static_cast<const float*>(tensor.gradient) + block.first,
                                 codes_of<Storage>(tensor, block.first), scales_of(tensor, block), kBlockSize};
-  return update<Storage, kFast>(context, block, view);
+  return update<Storage, kFast, kBounded>(context, block, view);
 }
 
 // The codes of a block that does not fill its last group, with zeros after them.
@@ -151,7 +151,7 @@ struct CodesCopy {
 };
 
 // For all blocks that are not already fp32 and in whole groups.
-template <class Storage, bool kFast>
+template <class Storage, bool kFast, bool kBounded>
 ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
   const int size = (block.count + kGroupSize - 1) / kGroupSize * kGroupSize;
@@ -165,7 +165,7 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const BlockView<Storage> view{parameter, gradient, size == block.count ? codes : copy.read(codes, block.count, size),
                                 scales_of(tensor, block), size};
 
-  const int skipped = update<Storage, kFast>(context, block, view);
+  const int skipped = update<Storage, kFast, kBounded>(context, block, view);
 
   write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, parameter,
               context.stochastic_rounding ? &context.element_words : nullptr,
@@ -174,7 +174,7 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   return skipped;
 }
 
-template <class Storage, bool kFast>
+template <class Storage, bool kFast, bool kBounded>
 int64_t update_run(const Run& run) {
   const Context context(run);
   const bool in_place = context.in_place();
@@ -182,20 +182,26 @@ int64_t update_run(const Run& run) {
   int64_t skipped = 0;
   for (int64_t i = 0; i < run.size; ++i) {
     const Block block = cursor.next();
-    skipped += in_place && block.count == kBlockSize ? update_in_place<Storage, kFast>(context, block)
-                                                     : update_copy<Storage, kFast>(context, block);
+    skipped += in_place && block.count == kBlockSize ? update_in_place<Storage, kFast, kBounded>(context, block)
+                                                     : update_copy<Storage, kFast, kBounded>(context, block);
   }
   return skipped;
+}
+
+template <class Storage>
+Kernel kernel_of(const Tensor& tensor) {
+  const bool bounded = tensor.coefficients.bounds_slow();
+  if (tensor.fast != nullptr) return bounded ? update_run<Storage, true, true> : update_run<Storage, true, false>;
+  return bounded ? update_run<Storage, false, true> : update_run<Storage, false, false>;
 }
 
 }  // namespace
 
 Kernel coded_kernel(const Tensor& tensor) {
-  const bool fast = tensor.fast != nullptr;
   switch (tensor.storage) {
     case Storage::plain: break;
-    case Storage::bf16: return fast ? update_run<BFloat16Storage, true> : update_run<BFloat16Storage, false>;
-    case Storage::compact: return fast ? update_run<CompactStorage, true> : update_run<CompactStorage, false>;
+    case Storage::bf16: return kernel_of<BFloat16Storage>(tensor);
+    case Storage::compact: return kernel_of<CompactStorage>(tensor);
   }
   return nullptr;
 }

@@ -10,6 +10,12 @@ inline Floats choose(Words mask, Floats a, Floats b) {
   return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
 }
 
+// x, no larger than the bound, as in plain_kernels.cpp.
+inline Floats bounded(Floats x, Floats bound) {
+  x = bound < x ? bound : x;
+  return x < -bound ? -bound : x;
+}
+
 // An average moves from its nearer end, as in plain_kernels.cpp; only with kCareful may that be x.
 struct VectorAverage {
   Floats factor;
@@ -26,7 +32,7 @@ struct VectorAverage {
 
 struct VectorRates {
   VectorAverage fast, slow, square;
-  Floats slow_gain, step_size, eps, decay;
+  Floats slow_gain, slow_limit, step_size, eps, decay;
   Words skip;  // all ones: elements without a finite gradient stay
   uint32_t suspect_square;  // the bits of half of what a gradient at the limit adds to a second moment
 
@@ -36,6 +42,7 @@ struct VectorRates {
         slow(c.slow_rate),
         square(c.square_rate),
         slow_gain(all(static_cast<float>(c.slow_gain))),
+        slow_limit(all(static_cast<float>(c.slow_limit))),
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
         decay(all(static_cast<float>(c.decay))),
@@ -100,14 +107,17 @@ ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, 
   return watch;
 }
 
-// Updates the vector of parameters that starts at i, from the new moments.
-template <class Storage, bool kFast, bool kCareful>
+// Updates the vector of parameters that starts at i, from the new moments. With kBounded, slow parts may be bounded.
+template <class Storage, bool kFast, bool kBounded, bool kCareful>
 ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
                                        int i) {
   const Floats fast = kFast ? load(moments.fast + i) : gradients<Storage, kCareful>(block, i);
   const Floats slow = load(moments.slow + i);
   const Floats square = load(moments.square + i);
-  const Floats direction = (fast + rate.slow_gain * slow) / (square_root(square) + rate.eps);
+  const Floats root = square_root(square) + rate.eps;
+  Floats slow_part = rate.slow_gain * slow;
+  if constexpr (kBounded) slow_part = bounded(slow_part, rate.slow_limit * root);
+  const Floats direction = (fast + slow_part) / root;
   const Floats before = load(block.parameter + i);
   const Floats after = before - (rate.decay * before + rate.step_size * direction);
   const Words stays = nonfinite(load(block.gradient + i)) & rate.skip;
@@ -118,14 +128,16 @@ ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<
 // the second: divisions and square roots take long, and the encoding is work to do meanwhile.
 //
 // False, with nothing written, if a gradient may be beyond its limit: then the block has to be updated carefully.
-template <class Storage, bool kFast, bool kCareful>
+template <class Storage, bool kFast, bool kBounded, bool kCareful>
 ADEMAMIX_INLINE bool update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
   Moments moments;
   const typename Storage::Watch watch = update_moments<Storage, kFast, kCareful>(rate, block, moments);
   if (!kCareful && watch.largest_square() >= rate.suspect_square) return false;
   typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
   for (int i = 0; i < block.size; i += kGroupSize) {
-    for (int k = 0; k < kGroupSize; k += kLanes) update_parameters<Storage, kFast, kCareful>(rate, block, moments, i + k);
+    for (int k = 0; k < kGroupSize; k += kLanes) {
+      update_parameters<Storage, kFast, kBounded, kCareful>(rate, block, moments, i + k);
+    }
     encoder.write(block.codes, i);
   }
   encoder.finish(block.codes, block.size, block.scales);

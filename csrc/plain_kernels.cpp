@@ -27,6 +27,13 @@ inline S choose(Bits<S> mask, S a, S b) {
   return b;
 }
 
+// x, no larger than the bound. Where that is NaN, as infinity times 0 is, x stays.
+template <class S>
+inline S bounded(S x, S bound) {
+  x = bound < x ? bound : x;
+  return x < -bound ? -bound : x;
+}
+
 // An average moves towards x by a rate. From the nearer end, as in torch's lerp: at rate 1 it is x to the last digit.
 template <class S>
 struct Average {
@@ -42,22 +49,24 @@ struct Average {
 template <class S>
 struct Rates {
   Average<S> fast, slow, square;
-  S slow_gain, step_size, eps, decay, gradient_factor;
+  S slow_gain, slow_limit, step_size, eps, decay, gradient_factor;
 
   Rates(const Coefficients& c, double gradient_factor)
       : fast(c.fast_rate),
         slow(c.slow_rate),
         square(c.square_rate),
         slow_gain(static_cast<S>(c.slow_gain)),
+        slow_limit(static_cast<S>(c.slow_limit)),
         step_size(static_cast<S>(c.step_size)),
         eps(static_cast<S>(c.eps)),
         decay(static_cast<S>(c.decay)),
         gradient_factor(static_cast<S>(gradient_factor)) {}
 };
 
-// What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic. The random word
-// of the first element is that of `place`, and those of the others follow it.
-template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
+// What varies at compile time: P and G, dtypes of parameter and gradient; S, of moments and arithmetic. With kGuarded,
+// elements may have to stay as they are, and slow parts may be bounded. The random word of the first element is that of
+// `place`, and those of the others follow it.
+template <class P, class G, class S, bool kFast, bool kGuarded, bool kStochastic>
 int64_t update_in_a_row(const Run& run, uint64_t place) {
   const Tensor& tensor = *run.tensor;
   const Rates<S> rate(tensor.coefficients, run.options->gradient_factor);
@@ -68,12 +77,13 @@ int64_t update_in_a_row(const Run& run, uint64_t place) {
   S* __restrict fast = kFast ? static_cast<S*>(tensor.fast) + run.first : nullptr;
   S* __restrict slow = static_cast<S*>(tensor.slow) + run.first;
   S* __restrict square = static_cast<S*>(tensor.square) + run.first;
+  const bool skips = kGuarded && tensor.skipped != nullptr;
   int64_t skipped = 0;
 
   for (int64_t i = 0; i < run.size; ++i) {
     S g = load<S>(gradient[i]) * rate.gradient_factor;
     if constexpr (std::is_same_v<S, float>) g = limited(g);
-    const bool skip = kSkip && !(std::abs(g) <= std::numeric_limits<S>::max());
+    const bool skip = skips && !(std::abs(g) <= std::numeric_limits<S>::max());
     const Bits<S> keep = Bits<S>{0} - static_cast<Bits<S>>(skip);
     S new_fast = g;
     if constexpr (kFast) {
@@ -82,7 +92,10 @@ int64_t update_in_a_row(const Run& run, uint64_t place) {
     }
     const S new_slow = rate.slow.moved(slow[i], g);
     const S new_square = rate.square.moved(square[i], g * g);
-    const S direction = (new_fast + rate.slow_gain * new_slow) / (std::sqrt(new_square) + rate.eps);
+    const S root = std::sqrt(new_square) + rate.eps;
+    S slow_part = rate.slow_gain * new_slow;
+    if constexpr (kGuarded) slow_part = bounded(slow_part, rate.slow_limit * root);
+    const S direction = (new_fast + slow_part) / root;
     const S before = load<S>(parameter[i]);
     const S after = before - (rate.decay * before + rate.step_size * direction);
     slow[i] = choose(keep, slow[i], new_slow);
@@ -98,9 +111,9 @@ int64_t update_in_a_row(const Run& run, uint64_t place) {
 }
 
 // Goes from row to row only where a row of the tensor is not a row of the whole.
-template <class P, class G, class S, bool kFast, bool kSkip, bool kStochastic>
+template <class P, class G, class S, bool kFast, bool kGuarded, bool kStochastic>
 int64_t update(const Run& run) {
-  constexpr auto part = update_in_a_row<P, G, S, kFast, kSkip, kStochastic>;
+  constexpr auto part = update_in_a_row<P, G, S, kFast, kGuarded, kStochastic>;
   const Tensor& tensor = *run.tensor;
   if (!kStochastic || tensor.shard.whole_row_size == 0) return part(run, static_cast<uint64_t>(run.first));
   const WholeRows whole(tensor);
@@ -116,18 +129,18 @@ int64_t update(const Run& run) {
 }
 
 template <class P, class G, class S, bool kStochastic>
-Kernel with_flags(bool fast, bool skip) {
-  if (fast) return skip ? update<P, G, S, true, true, kStochastic> : update<P, G, S, true, false, kStochastic>;
-  return skip ? update<P, G, S, false, true, kStochastic> : update<P, G, S, false, false, kStochastic>;
+Kernel with_flags(bool fast, bool guarded) {
+  if (fast) return guarded ? update<P, G, S, true, true, kStochastic> : update<P, G, S, true, false, kStochastic>;
+  return guarded ? update<P, G, S, false, true, kStochastic> : update<P, G, S, false, false, kStochastic>;
 }
 
 template <class P, class S, bool kStochastic = false>
-Kernel with_gradient(Dtype gradient, bool fast, bool skip) {
+Kernel with_gradient(Dtype gradient, bool fast, bool guarded) {
   switch (gradient) {
-    case Dtype::f32: return with_flags<P, float, S, kStochastic>(fast, skip);
-    case Dtype::f64: return with_flags<P, double, S, kStochastic>(fast, skip);
-    case Dtype::bf16: return with_flags<P, BFloat16, S, kStochastic>(fast, skip);
-    case Dtype::f16: return with_flags<P, Float16, S, kStochastic>(fast, skip);
+    case Dtype::f32: return with_flags<P, float, S, kStochastic>(fast, guarded);
+    case Dtype::f64: return with_flags<P, double, S, kStochastic>(fast, guarded);
+    case Dtype::bf16: return with_flags<P, BFloat16, S, kStochastic>(fast, guarded);
+    case Dtype::f16: return with_flags<P, Float16, S, kStochastic>(fast, guarded);
   }
   return nullptr;
 }
@@ -136,15 +149,15 @@ Kernel with_gradient(Dtype gradient, bool fast, bool skip) {
 
 Kernel plain_kernel(const Tensor& tensor, const Options& options) {
   const bool fast = tensor.fast != nullptr;
-  const bool skip = tensor.skipped != nullptr;
+  const bool guarded = tensor.skipped != nullptr || tensor.coefficients.bounds_slow();
   const Dtype gradient = tensor.gradient_dtype;
   switch (tensor.parameter_dtype) {
-    case Dtype::f32: return with_gradient<float, float>(gradient, fast, skip);
-    case Dtype::f64: return with_gradient<double, double>(gradient, fast, skip);
-    case Dtype::f16: return with_gradient<Float16, float>(gradient, fast, skip);
+    case Dtype::f32: return with_gradient<float, float>(gradient, fast, guarded);
+    case Dtype::f64: return with_gradient<double, double>(gradient, fast, guarded);
+    case Dtype::f16: return with_gradient<Float16, float>(gradient, fast, guarded);
     case Dtype::bf16:
-      return options.stochastic_rounding ? with_gradient<BFloat16, float, true>(gradient, fast, skip)
-                                         : with_gradient<BFloat16, float>(gradient, fast, skip);
+      return options.stochastic_rounding ? with_gradient<BFloat16, float, true>(gradient, fast, guarded)
+                                         : with_gradient<BFloat16, float>(gradient, fast, guarded);
   }
   return nullptr;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "formats.h"
@@ -18,6 +19,10 @@ struct Coefficients {
   double eps;
   double decay;  // lr * weight_decay
   double step;   // t, for the rounding key
+  // How large the slow part of an update may be: a bound on |slow_gain m2| / (sqrt(nu) + eps).
+  double slow_limit = std::numeric_limits<double>::infinity();
+
+  bool bounds_slow() const { return slow_limit < std::numeric_limits<double>::infinity(); }
 };
 
 enum class Dtype : int { f32 = 0, f64 = 1, bf16 = 2, f16 = 3 };

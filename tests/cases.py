@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "no-weight-decay": {"total_steps": 400, "weight_decay": 0.0},
     "adamw": {"alpha": 0.0},
     "large-eps": {"total_steps": 400, "eps": 1e-2},
+    "slow-clip": {"total_steps": 400, "alpha": 8.0, "slow_clip": 0.5},
 }
 
 
@@ -60,6 +62,7 @@ def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0, **more: Any) -> R
         beta_start=settings["beta3_start"],
         eps=settings["eps"],
         weight_decay=settings["weight_decay"],
+        slow_clip=math.inf if settings["slow_clip"] is None else settings["slow_clip"],
         **more,
     )
 

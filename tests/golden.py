@@ -75,6 +75,19 @@ TRACES = {
         oracle={"betas": (0.9, 0.999, 0.9995), "alpha": 4.0, "T_alpha": 50_000, "T_beta3": 50_000, "beta_start": 0.9},
         weight_decay=0.3,
     ),
+    "slow-clip": Trace(
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        given={"alpha": 8.0, "total_steps": 1200, "slow_clip": 0.3},
+        oracle={
+            "betas": (0.9, 0.999, 1 - 1 / 48),
+            "alpha": 8.0,
+            "T_alpha": 1200,
+            "T_beta3": 1200,
+            "beta_start": 0.9,
+            "slow_clip": 0.3,
+        },
+    ),
 }
 
 

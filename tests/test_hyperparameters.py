@@ -31,6 +31,8 @@ BAD = [
     ({"alpha": math.nan}, "alpha must be a finite number >= 0, got nan"),
     ({"eps": -1e-8}, "eps must be a finite number >= 0, got -1e-08"),
     ({"weight_decay": -1}, "weight_decay must be a finite number >= 0, got -1"),
+    ({"slow_clip": 0.0}, "slow_clip must be a finite number > 0, or None for no bound, got 0.0"),
+    ({"slow_clip": math.nan}, "slow_clip must be a finite number > 0, or None for no bound, got nan"),
     ({"total_steps": 0}, "total_steps must be an integer >= 1 or None, got 0"),
     ({"total_steps": -5}, "total_steps must be an integer >= 1 or None, got -5"),
     ({"total_steps": 1e4 + 0.5}, "total_steps must be an integer >= 1 or None, got 10000.5"),

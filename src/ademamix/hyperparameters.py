@@ -35,7 +35,7 @@ NONFINITE = ("propagate", "skip")
 
 # The settings of a loaded checkpoint that an explicit argument of the constructor changes; all others stay.
 FOLLOWING_HORIZON = ("beta3", "alpha_warmup", "beta3_warmup")
-OVERRIDING = ("total_steps", "alpha", *FOLLOWING_HORIZON, "beta3_start", "state_storage")
+OVERRIDING = ("total_steps", "alpha", *FOLLOWING_HORIZON, "beta3_start", "slow_clip", "state_storage")
 
 
 def given_names(settings: Mapping[str, Any]) -> list[str]:
@@ -81,6 +81,7 @@ def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
         "beta3_start": checked_beta("beta3_start", beta3_start),
         "eps": checked_nonnegative("eps", raw["eps"]),
         "weight_decay": checked_nonnegative("weight_decay", raw["weight_decay"]),
+        "slow_clip": checked_clip(raw.get("slow_clip")),
         "given": given_names(raw),
     }
 
@@ -100,6 +101,7 @@ def check_for_step(resolved: Mapping[str, Any]) -> None:
     checked_beta("beta3_start", resolved["beta3_start"])
     for name in ("alpha", "eps", "weight_decay"):
         checked_nonnegative(name, resolved[name])
+    checked_clip(resolved["slow_clip"])
     for name in ("alpha_warmup", "beta3_warmup"):
         if checked_steps(name, resolved[name], least=0) is None:
             raise ValueError(f"{name} must be an integer >= 0, got None")
@@ -306,6 +308,15 @@ def checked_nonnegative(name: str, value: Any) -> float:
     if not isinstance(value, numbers.Real) or not 0.0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     return float(value)
+
+
+def checked_clip(slow_clip: Any) -> float | None:
+    """Return `slow_clip`, a finite number above 0 or None, or raise ValueError."""
+    if slow_clip is None:
+        return None
+    if not isinstance(slow_clip, numbers.Real) or not 0.0 < float(slow_clip) < math.inf:
+        raise ValueError(f"slow_clip must be a finite number > 0, or None for no bound, got {slow_clip!r}")
+    return float(slow_clip)
 
 
 def checked_lr(lr: Any) -> Any:

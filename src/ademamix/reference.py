@@ -25,8 +25,9 @@ class ReferenceAdEMAMix:
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta \Big)
 
     `step` is t of the bias corrections, `slow_step` is t of the schedules; they differ after a switch from AdamW.
-    `gradient_limit` is not in the paper. It is 2^62 where this follows fp32 arithmetic, in which squares of gradients
-    above 1.8e19 are not finite, and infinite elsewhere.
+    `slow_clip` and `gradient_limit` are not in the paper. The first bounds the slow part of each element of the update,
+    |alpha m2| / (sqrt(nu_hat) + eps). The second is 2^62 where this follows fp32 arithmetic, in which squares of
+    gradients above 1.8e19 are not finite, and infinite elsewhere.
 
     >>> optimizer = ReferenceAdEMAMix([1.0, -2.0], lr=0.1, betas=(0.9, 0.999, 0.9999), alpha=5.0)
     >>> optimizer.update([0.5, 0.5]).round(4).tolist()
@@ -44,6 +45,7 @@ class ReferenceAdEMAMix:
     beta_start: float | None = None
     eps: float = 1e-8
     weight_decay: float = 1e-2
+    slow_clip: float = math.inf
     gradient_limit: float = math.inf
     step: int = 0
     slow_step: int = 0
@@ -73,9 +75,11 @@ class ReferenceAdEMAMix:
         self.nu = beta2 * self.nu + (1 - beta2) * g**2
         m1_hat = self.m1 / (1 - beta1**t)
         nu_hat = self.nu / (1 - beta2**t)
-        self.theta = self.theta - self.lr * (
-            (m1_hat + alpha * self.m2) / (np.sqrt(nu_hat) + self.eps) + self.weight_decay * self.theta
-        )
+        denominator = np.sqrt(nu_hat) + self.eps
+        slow_part = alpha * self.m2
+        if self.slow_clip < math.inf:
+            slow_part = np.clip(slow_part, -self.slow_clip * denominator, self.slow_clip * denominator)
+        self.theta = self.theta - self.lr * ((m1_hat + slow_part) / denominator + self.weight_decay * self.theta)
         return self.theta
 
 

@@ -76,6 +76,7 @@ std::vector<Example> random_examples(const Format& p, const Format& g) {
     for (size_t size : kSizes) {
       const double t = static_cast<double>(examples.size() + 1);
       Example e(p, g, lead, size, {0.1, 1e-4 * t, 0.001 * t, 0.5 * t, 1e-3 * t, 1e-8, 1e-5 * t, t});
+      if (lead == 1) e.coefficients.slow_limit = 0.05 * t;  // a tenth of slow_gain: it bounds many elements
       for (size_t i = 0; i < size; ++i) {
         e.parameter.set(i, normal(random));
         e.gradient.set(i, normal(random));
@@ -105,7 +106,8 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
     double new_slow = (1 - c.slow_rate) * start.slow[i] + c.slow_rate * g;
     double new_square = (1 - c.square_rate) * start.square[i] + c.square_rate * g * g;
     const double root = std::sqrt(new_square) + c.eps;
-    double after = before - c.decay * before - c.step_size * (new_fast + c.slow_gain * new_slow) / root;
+    const double slow_part = std::clamp(c.slow_gain * new_slow, -c.slow_limit * root, c.slow_limit * root);
+    double after = before - c.decay * before - c.step_size * (new_fast + slow_part) / root;
     double scale = std::abs(before) + c.step_size * (std::abs(new_fast) + c.slow_gain * std::abs(new_slow)) / root;
     double moment_scale = std::abs(start.fast[i]) + std::abs(start.slow[i]) + std::abs(g);
     double square_scale = std::abs(start.square[i]) + g * g;

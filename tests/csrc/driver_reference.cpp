@@ -117,13 +117,14 @@ void write_parameter(Array& parameter, size_t i, float x, const Flags& flags, co
 
 struct Rates {
   double fast, slow, square;
-  float slow_gain, step_size, eps, decay;
+  float slow_gain, slow_limit, step_size, eps, decay;
 
   explicit Rates(const ademamix::Coefficients& c)
       : fast(c.fast_rate),
         slow(c.slow_rate),
         square(c.square_rate),
         slow_gain(static_cast<float>(c.slow_gain)),
+        slow_limit(static_cast<float>(c.slow_limit)),
         step_size(static_cast<float>(c.step_size)),
         eps(static_cast<float>(c.eps)),
         decay(static_cast<float>(c.decay)) {}
@@ -150,7 +151,9 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
     new_fast[i] = flags.fast ? moved(fast, g, rate.fast) : g;
     new_slow[i] = moved(slow, g, rate.slow);
     new_square[i] = moved(square, g * g, rate.square);
-    const float direction = (new_fast[i] + rate.slow_gain * new_slow[i]) / (std::sqrt(new_square[i]) + rate.eps);
+    const float root = std::sqrt(new_square[i]) + rate.eps;
+    const float slow_part = rate.slow_gain * new_slow[i], bound = rate.slow_limit * root;
+    const float direction = (new_fast[i] + (slow_part > bound ? bound : slow_part < -bound ? -bound : slow_part)) / root;
     const float after = before - (rate.decay * before + rate.step_size * direction);
     write_parameter(e.parameter, at, skip ? before : after, flags, element_words);
     if (skip) new_fast[i] = fast, new_slow[i] = slow, new_square[i] = square;

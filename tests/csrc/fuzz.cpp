@@ -44,6 +44,7 @@ ademamix::Coefficients coefficients(FuzzedDataProvider& data, bool ordinary) {
     return ordinary ? data.ConsumeFloatingPointInRange(0.0, 1e3) : data.ConsumeFloatingPoint<double>();
   };
   ademamix::Coefficients c{rate(data), rate(data), rate(data), any(), any(), any(), any(), 0};
+  if (data.ConsumeBool()) c.slow_limit = any();
   c.step = static_cast<double>(data.ConsumeIntegralInRange<int64_t>(0, int64_t{1} << 53));
   return c;
 }

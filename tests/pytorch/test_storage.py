@@ -78,13 +78,13 @@ def spacing(moment, stored, scale, exact):
     return np.where(per_element(is_wide), spaced(formats.WIDE_SQUARE), spaced(code))
 
 
-@pytest.mark.parametrize("beta1", [0.9, 0.0])
+@pytest.mark.parametrize(("beta1", "slow_clip"), [(0.9, None), (0.0, None), (0.9, 0.1), (0.0, 0.1)])
 @every_reduced
 @every_path
-def test_each_step_rounds_the_oracle_once(path, reduced, beta1):
+def test_each_step_rounds_the_oracle_once(path, reduced, beta1, slow_clip):
     params = fresh()
     settings = {"betas": (beta1, 0.99, 0.999), "alpha_warmup": 80, "beta3_warmup": 80, "state_storage": reduced}
-    optimizer = make(params, lr=1e-2, **settings, **PATHS[path])
+    optimizer = make(params, lr=1e-2, slow_clip=slow_clip, **settings, **PATHS[path])
     oracles = [oracle_of(param.detach().numpy(), optimizer) for param in params]
     for t in range(1, 101 if "capturable" not in path else 31):
         for oracle, param in zip(oracles, params, strict=True):

@@ -38,6 +38,7 @@ class Arguments(NamedTuple):
     beta3_warmup: Any
     beta3_start: Any
     eps: Any
+    slow_clip: Any
     weight_decay: Any = 0.0
 
 
@@ -49,6 +50,7 @@ class Settings(NamedTuple):
     alpha: Function
     slow_rate: Function  # 1 - beta3(t)
     eps: Any
+    slow_clip: Any  # None for no bound
     advice: str | None  # a warning for the caller
 
     @property
@@ -62,7 +64,7 @@ def resolved(stated: Arguments) -> Settings:
 
     Traced values and functions cannot be checked, so a valid value stands in for them here.
     """
-    b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay = stated
+    b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, slow_clip, weight_decay = stated
     for name, function, warmup in (("alpha", alpha, alpha_warmup), ("beta3", b3, beta3_warmup)):
         if callable(function) and warmup is not None:
             raise ValueError(
@@ -80,6 +82,7 @@ def resolved(stated: Arguments) -> Settings:
             "beta3_start": _known(beta3_start, 0.0),
             "eps": _known(eps, 0.0),
             "weight_decay": _known(weight_decay, 0.0),
+            "slow_clip": _known(slow_clip, None),
         }
     )
 
@@ -104,7 +107,7 @@ def resolved(stated: Arguments) -> Settings:
     if not callable(alpha):
         alpha = alpha_schedule(alpha, chosen(alpha_warmup, horizon, plain["alpha_warmup"]))
     slow_rate = getattr(b3_schedule, "rate", lambda t: 1 - b3_schedule(t))
-    return Settings(b1, b2, alpha, slow_rate, eps, hyperparameters.advice(plain))
+    return Settings(b1, b2, alpha, slow_rate, eps, slow_clip, hyperparameters.advice(plain))
 
 
 def checked_mask(mask: Any) -> None:

@@ -45,6 +45,7 @@ def scale_by_ademamix(
     beta3_warmup: Number | None = None,
     beta3_start: Number | None = None,
     eps: Number = 1e-8,
+    slow_clip: Number | None = None,
     mu_dtype: Any = None,
     slow_dtype: Any = None,
 ) -> optax.GradientTransformation:
@@ -61,7 +62,7 @@ def scale_by_ademamix(
 
     Reference: Algorithm 1 of the paper.
     """
-    stated = Arguments(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps)
+    stated = Arguments(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, slow_clip)
     settings = resolved(stated)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
@@ -80,6 +81,7 @@ def ademamix(
     beta3_warmup: Number | None = None,
     beta3_start: Number | None = None,
     eps: Number = 1e-8,
+    slow_clip: Number | None = None,
     weight_decay: Number = 1e-4,
     mask: Any = None,
     mu_dtype: Any = None,
@@ -115,6 +117,8 @@ def ademamix(
             None for `total_steps`. A function of t is taken as it is.
         beta3_start: where beta3 begins; None for `b1`.
         eps, weight_decay, mask: as in ``optax.adamw``.
+        slow_clip: a bound on the slow part of each element of the update, |alpha m2| / (sqrt(nu_hat) + eps), for models
+            with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
         mu_dtype: dtype that the fast average is stored in, for real parameters; None for fp32 (fp64 for fp64).
         slow_dtype: dtype that the slow average is stored in: None or float32; bfloat16, rounded stochastically; or
             int16, a 16-bit code with a scale for each block of 128, also rounded stochastically. Arrays with rows under
@@ -130,7 +134,9 @@ def ademamix(
     if not is_array(learning_rate) and not callable(learning_rate):
         hyperparameters.checked_lr(learning_rate)
     checked_mask(mask)
-    stated = Arguments(b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, weight_decay)
+    stated = Arguments(
+        b1, b2, b3, alpha, total_steps, alpha_warmup, beta3_warmup, beta3_start, eps, slow_clip, weight_decay
+    )
     settings = resolved(stated)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
@@ -148,7 +154,8 @@ class Coefficients(NamedTuple):
 
         step_size (m1 + slow_gain m2) / (sqrt(nu) + eps)
 
-    which has one division for each element. All rates are small numbers: 1 - rate, rounded to fp32, would be off by
+    which has one division for each element. Its slow part, slow_gain m2 / (sqrt(nu) + eps), is bounded by slow_limit
+    where there is one. All rates are small numbers: 1 - rate, rounded to fp32, would be off by
     1e-4 of the rate, at every step in the same direction.
     """
 
@@ -158,10 +165,11 @@ class Coefficients(NamedTuple):
     slow_gain: Any  # alpha(t) bc1
     step_size: Any  # sqrt(bc2) / bc1
     eps: Any  # eps sqrt(bc2)
+    slow_limit: Any  # slow_clip bc1 / sqrt(bc2); None if there is none
 
     def of_dtype(self, dtype: Any) -> Coefficients:
         """Round to `dtype`."""
-        return Coefficients(*(jnp.asarray(field, dtype) for field in self))
+        return Coefficients(*(None if field is None else jnp.asarray(field, dtype) for field in self))
 
 
 def _transformation(settings: Settings, mu_dtype: Any, slow_dtype: Any) -> optax.GradientTransformation:
@@ -244,11 +252,21 @@ def _update_leaf(
     m2 = _moved(storage.read_slow(leaf.slow, leaf.slow_scale, dtype), g2, c.slow_rate)
     nu = _moved(leaf.nu, _squared_magnitude(g3), c.square_rate)
     # no bias correction of m2: the slow EMA is meant to fill gradually
-    direction = c.step_size * (m1 + c.slow_gain * m2) / (jnp.sqrt(nu) + c.eps)
+    denominator, slow_part = jnp.sqrt(nu) + c.eps, c.slow_gain * m2
+    if c.slow_limit is not None:
+        slow_part = _bounded(slow_part, c.slow_limit * denominator)
+    direction = c.step_size * (m1 + slow_part) / denominator
     slow, scale = storage.write_slow(m2, leaf.slow.dtype, leaf.slow_block, key)
     mu = None if leaf.mu is None else storage.write_fast(m1, leaf.mu.dtype)
     result = direction.astype(grad.dtype if param is None else jnp.result_type(param))
     return result, Leaf(mu, nu, slow, scale, leaf.slow_block)
+
+
+def _bounded(values: jax.Array, bound: jax.Array) -> jax.Array:
+    """Bound the elements of an array; real and imaginary parts on their own, as in PyTorch."""
+    if jnp.iscomplexobj(values):
+        return jax.lax.complex(_bounded(values.real, bound), _bounded(values.imag, bound))
+    return jnp.clip(values, -bound, bound)
 
 
 def _moved(average: jax.Array, value: jax.Array, rate: jax.Array) -> jax.Array:
@@ -286,6 +304,7 @@ def _coefficients(settings: Settings, count: jax.Array, slow_count: jax.Array) -
         slow_gain=settings.alpha(slow_count) * correction1,
         step_size=root2 / correction1,
         eps=settings.eps * root2,
+        slow_limit=None if settings.slow_clip is None else settings.slow_clip * correction1 / root2,
     )
 
 

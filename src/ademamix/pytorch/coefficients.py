@@ -21,7 +21,8 @@ class Coefficients(NamedTuple):
 
         theta <- theta - (decay theta + step_size (m1 + slow_gain m2) / (sqrt(nu) + eps))
 
-    which saves two passes over memory. All rates are small numbers: 1 - rate, rounded to fp32, would be off by 1e-4 of
+    which saves two passes over memory. The slow part of it, slow_gain m2 / (sqrt(nu) + eps), is bounded by slow_limit
+    where there is one. All rates are small numbers: 1 - rate, rounded to fp32, would be off by 1e-4 of
     the rate, at every step in the same direction. The order of the fields is that of `Coefficients` in csrc/step.h.
     """
 
@@ -33,6 +34,17 @@ class Coefficients(NamedTuple):
     eps: Any  # eps sqrt(bc2)
     decay: Any  # lr weight_decay
     step: Any  # t, part of the key of stochastic rounding
+    slow_limit: Any = math.inf  # slow_clip bc1 / sqrt(bc2); this very number, and no tensor, if there is none
+
+    @property
+    def bounds_slow(self) -> bool:
+        """Tell whether the slow part is bounded."""
+        return not isinstance(self.slow_limit, float) or self.slow_limit < math.inf
+
+    def mapped(self, function: Callable[[Any], Any]) -> Coefficients:
+        """Apply a function to all numbers, except to a limit that is none."""
+        limit = function(self.slow_limit) if self.bounds_slow else self.slow_limit
+        return Coefficients._make((*map(function, self[:-1]), limit))
 
 
 class Settings(NamedTuple):
@@ -46,6 +58,7 @@ class Settings(NamedTuple):
     beta3_start: float
     eps: float
     weight_decay: float
+    slow_clip: float | None = None
 
     @classmethod
     def of_group(cls, group: Mapping[str, Any]) -> Settings:
@@ -85,7 +98,7 @@ def next_step(
 def taken(coefficients: PerTensor, positions: slice | list[int]) -> PerTensor:
     """Return the coefficients of the tensors at some positions."""
     if not isinstance(coefficients, list):
-        return Coefficients(*(field[positions] for field in coefficients))
+        return coefficients.mapped(lambda field: field[positions])
     if isinstance(positions, slice):
         return coefficients[positions]
     return [coefficients[i] for i in positions]
@@ -95,11 +108,26 @@ def one_per_tensor(coefficients: PerTensor, dtypes: list[torch.dtype]) -> list[C
     """Split vectors into 0-dim tensors of the dtype that each parameter is computed in; floats stay floats."""
     if isinstance(coefficients, list):
         return coefficients
-    by_dtype = {
-        dtype: [Coefficients(*row) for row in zip(*(field.to(dtype).unbind() for field in coefficients), strict=True)]
-        for dtype in set(dtypes)
-    }
+    by_dtype = {dtype: _rows(coefficients, dtype) for dtype in set(dtypes)}
     return [by_dtype[dtype][i] for i, dtype in enumerate(dtypes)]
+
+
+def _rows(vectors: Coefficients, dtype: torch.dtype) -> list[Coefficients]:
+    columns = vectors.mapped(lambda field: field.to(dtype).unbind())
+    limits = columns.slow_limit if columns.bounds_slow else [columns.slow_limit] * len(columns.step)
+    return [Coefficients(*row) for row in zip(*columns[:-1], limits, strict=True)]
+
+
+def columns_of(rows: list[Coefficients]) -> Coefficients:
+    """Return the coefficients of several tensors as lists. All of them have a limit, or none has."""
+    limits = [row.slow_limit for row in rows] if rows[0].bounds_slow else rows[0].slow_limit
+    return Coefficients._make((*map(list, zip(*(row[:-1] for row in rows), strict=True)), limits))
+
+
+def matrix_of(vectors: Coefficients) -> Tensor:
+    """Return coefficients as a matrix with a row for each tensor."""
+    columns = [field if isinstance(field, Tensor) else torch.full_like(vectors.step, field) for field in vectors]
+    return torch.stack(columns, dim=1)
 
 
 def float_coefficients(step: float, slow_step: float, fast_step: float, settings: Settings) -> Coefficients:
@@ -122,7 +150,7 @@ def _vectors(tensors: Tensors, fast_starts: Mapping[int, Tensor], settings: Sett
         fast_step = step - torch.stack([fast_starts.get(i, at_zero) for i in range(len(tensors.steps))])
     fields = _coefficients(step, slow_step, fast_step, settings, torch.sqrt, torch.expm1)
     zeros = torch.zeros_like(step)
-    return Coefficients(*(zeros + field for field in fields))
+    return fields.mapped(lambda field: zeros + field)
 
 
 def _coefficients(
@@ -151,4 +179,5 @@ def _coefficients(
         eps=settings.eps * root2,
         decay=lr * settings.weight_decay,
         step=step,
+        slow_limit=math.inf if settings.slow_clip is None else settings.slow_clip * correction1 / root2,
     )

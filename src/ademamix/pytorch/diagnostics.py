@@ -16,6 +16,10 @@ from ademamix.pytorch.storage import is_reduced
 from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import alpha_at, beta3_at
 
+# In units of lr. The slow part of a live element is about alpha at most, since its average is no larger than its
+# gradients. Where they have stayed away, the second moment decays before the average, and it grows.
+LARGE_SLOW_STEP = 10.0
+
 States = Mapping[Tensor, Mapping[str, Any]]
 
 
@@ -37,7 +41,9 @@ def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
     fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # sums of squares, except the last
+    largest_slow_step, large_slow_steps = 0.0, 0
     skipped = 0
+    lr = float(group["lr"])
     sizes = {"reduced_bytes": 0, "full_bytes": 0}
     for param in group["params"]:
         state = states.get(param, {})
@@ -47,14 +53,18 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
             continue
         step = float(state["step"])
         fast_step = max(step - float(state.get(FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
-        c = float_coefficients(step, float(state["slow_step"]), fast_step, Settings.of_group(group))
+        c = float_coefficients(step, float(state["slow_step"]), fast_step, Settings.of_group(group)._replace(lr=1.0))
         fast, slow, square = _moments(param, state, group)
         alpha = alpha_at(int(state["slow_step"]) or 1, group["alpha"], group["alpha_warmup"])
-        direction = (fast + c.slow_gain * slow) / (square.sqrt() + c.eps)
+        slow_part = (c.slow_gain * slow / (square.sqrt() + c.eps)).clamp(-c.slow_limit, c.slow_limit)
+        direction = fast / (square.sqrt() + c.eps) + slow_part
+        slow_steps = c.step_size * slow_part.abs()
+        largest_slow_step = max(largest_slow_step, float(slow_steps.max()) if slow_steps.numel() else 0.0)
+        large_slow_steps += int((slow_steps > LARGE_SLOW_STEP).sum())
         fast_sum += _sum(fast * fast)
         slow_sum += _sum(slow * slow)
         alpha_slow_sum += alpha**2 * _sum(slow * slow)
-        update_sum += float(c.step_size) ** 2 * _sum(direction.square())
+        update_sum += (lr * c.step_size) ** 2 * _sum(direction.square())
         dot += _sum(fast * slow)
         skipped += int(state.get("skipped", 0))
     return {
@@ -63,6 +73,8 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
         "alpha_m2_norm": math.sqrt(alpha_slow_sum),
         "update_norm": math.sqrt(update_sum),
         "cosine": dot / math.sqrt(fast_sum * slow_sum) if fast_sum * slow_sum > 0 else math.nan,
+        "largest_slow_step": largest_slow_step,
+        "large_slow_steps": large_slow_steps,
         "skipped": skipped,
         **sizes,
     }

@@ -65,6 +65,8 @@ class AdEMAMix(Optimizer):
         rounding_seed: key of the generator of stochastic rounding.
         nonfinite: ``"propagate"`` non-finite gradients into parameters and moments, as torch does, or ``"skip"``
             them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
+        slow_clip: a bound on the slow part of each element of the update, |alpha m2| / (sqrt(nu_hat) + eps), for models
+            with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
         foreach, fused: choose the multi-tensor or the fused implementation; left open, the fastest that applies.
         maximize, capturable, differentiable: as in AdamW.
         amsgrad: for calls that were written for AdamW; only False is possible.
@@ -93,6 +95,7 @@ class AdEMAMix(Optimizer):
         stochastic_rounding: bool | None = None,
         rounding_seed: int = 0,
         nonfinite: str = "propagate",
+        slow_clip: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
@@ -115,6 +118,7 @@ class AdEMAMix(Optimizer):
             "stochastic_rounding": stochastic_rounding,
             "rounding_seed": rounding_seed,
             "nonfinite": nonfinite,
+            "slow_clip": slow_clip,
             "foreach": foreach,
             "fused": fused,
             "maximize": maximize,
@@ -142,6 +146,7 @@ class AdEMAMix(Optimizer):
         stochastic_rounding: bool | None = None,
         rounding_seed: int = 0,
         nonfinite: str = "propagate",
+        slow_clip: float | None = None,
     ) -> AdEMAMix:
         """Switch a live AdamW to AdEMAMix in the middle of a run.
 
@@ -161,7 +166,7 @@ class AdEMAMix(Optimizer):
             alpha: the paper switched with 2 at 110M parameters and with 1 at 1.3B.
             beta3: None for the value that suits `total_steps`, or 0.9999 without a horizon.
             alpha_warmup, beta3_warmup: the paper needs none after a switch.
-            beta3_start, state_storage, stochastic_rounding, rounding_seed, nonfinite: as in the constructor.
+            beta3_start, state_storage, stochastic_rounding, rounding_seed, nonfinite, slow_clip: as in the constructor.
 
         Reference: section 4.1 of the paper, "Resume from AdamW".
         """
@@ -178,6 +183,7 @@ class AdEMAMix(Optimizer):
                 stochastic_rounding=stochastic_rounding,
                 rounding_seed=rounding_seed,
                 nonfinite=nonfinite,
+                slow_clip=slow_clip,
                 capturable=any(group["capturable"] for group in param_groups),
                 differentiable=any(group["differentiable"] for group in param_groups),
             )
@@ -342,8 +348,8 @@ class AdEMAMix(Optimizer):
         The others are those of bitsandbytes, of pytorch_optimizer and of the paper's authors; every other state is
         refused. Parameters are matched by name if both sides have names, or else by position.
 
-        Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start` and
-        `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from
+        Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start`, `slow_clip`
+        and `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from
         `total_steps` is derived again, the clocks are kept, and a warning reports alpha(t) and beta3(t) before and
         after. Moments keep their precision whatever the dtype of their parameter.
         """
@@ -359,6 +365,8 @@ class AdEMAMix(Optimizer):
         if "defaults" not in state:  # from load_state_dict, not from pickle
             self._load_report = checkpoint.settle(self.param_groups, state)
         super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("slow_clip", None)  # pickled by an earlier version
 
     def schedule(self) -> list[dict[str, Any]]:
         """Return clocks, alpha(t) and beta3(t) of the last step, one dict per group, at its largest clocks.
@@ -374,11 +382,13 @@ class AdEMAMix(Optimizer):
 
         ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
         one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
-        parameters apart from weight decay, ``skipped`` the number of gradient elements that ``nonfinite="skip"`` has
-        passed over so far. ``reduced_bytes`` and ``full_bytes`` are the sizes of the moments that are stored in fewer
-        bits than they are computed in, with their scales, and of the others. With ``beta1 = 0`` the fast average is the
-        gradient: call this before ``zero_grad``. Of sharded parameters, all of this is about the parts that this
-        process has. It reads the whole state: call it now and then, not every step.
+        parameters apart from weight decay. ``largest_slow_step`` is the largest slow part of an element of the update,
+        |alpha m2| / (sqrt(nu_hat) + eps), and ``large_slow_steps`` the number of elements where it exceeds 10: both
+        grow where gradients stay away for long (see docs/idle.md). ``skipped`` is the number of gradient elements that
+        ``nonfinite="skip"`` has passed over so far. ``reduced_bytes`` and ``full_bytes`` are the sizes of the moments
+        that are stored in fewer bits than they are computed in, with their scales, and of the others. With
+        ``beta1 = 0`` the fast average is the gradient: call this before ``zero_grad``. Of sharded parameters, all of
+        this is about the parts that this process has. It reads the whole state: call it now and then, not every step.
 
         >>> model = torch.nn.Linear(4, 1)
         >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)

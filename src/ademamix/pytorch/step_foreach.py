@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import storage
-from ademamix.pytorch.coefficients import Coefficients, PerTensor, one_per_tensor
+from ademamix.pytorch.coefficients import Coefficients, PerTensor, columns_of, one_per_tensor
 from ademamix.pytorch.gradient_limit import in_arithmetic, limited_together
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import Tensors
@@ -87,10 +87,14 @@ def _descend_(values: Values, c: Coefficients, finite: list[Tensor]) -> None:
         torch._foreach_lerp_(fasts, grads, fast_rate)
     torch._foreach_lerp_(slows, grads, slow_rate)
     torch._foreach_lerp_(squares, torch._foreach_mul(grads, grads), square_rate)
-    changes = torch._foreach_mul(slows, c.slow_gain)
-    torch._foreach_add_(changes, fasts or grads)
     denominators = torch._foreach_sqrt(squares)
     torch._foreach_add_(denominators, c.eps)
+    changes = torch._foreach_mul(slows, c.slow_gain)
+    if c.bounds_slow:
+        bounds = torch._foreach_mul(denominators, c.slow_limit)
+        torch._foreach_minimum_(changes, bounds)
+        torch._foreach_maximum_(changes, torch._foreach_neg(bounds))
+    torch._foreach_add_(changes, fasts or grads)
     torch._foreach_div_(changes, denominators)
     torch._foreach_mul_(changes, c.step_size)
     # Weight decay joins the change before it is applied: a parameter that is rounded once a step drifts least.
@@ -133,7 +137,4 @@ def _buckets(tensors: Tensors, coefficients: PerTensor) -> list[tuple[list[int],
     for i, (param, grad) in enumerate(zip(tensors.params, tensors.grads, strict=True)):
         key = (param.device, param.dtype, grad.dtype, each[i] if shared else None)
         positions.setdefault(key, []).append(i)
-    return [
-        (own, each[own[0]] if shared else Coefficients(*map(list, zip(*(each[i] for i in own), strict=True))))
-        for own in positions.values()
-    ]
+    return [(own, each[own[0]] if shared else columns_of([each[i] for i in own])) for own in positions.values()]

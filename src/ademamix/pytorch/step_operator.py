@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ademamix.pytorch import step_cpu, step_triton, storage
-from ademamix.pytorch.coefficients import Coefficients
+from ademamix.pytorch.coefficients import Coefficients, matrix_of
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import KERNEL_COLUMNS, Tensors, whole_places
 
@@ -17,7 +18,7 @@ _library = torch.library.Library("ademamix", "FRAGMENT")
 _library.define(
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
     "Tensor(e!)[] fast_scales, Tensor(f!)[] slow_scales, Tensor(g!)[] square_scales, Tensor(h!)[] skipped, "
-    "Tensor coefficients, int seed, bool stochastic_params, int[] indices, bool maximize) -> ()"
+    "Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] indices, bool maximize) -> ()"
 )
 
 
@@ -29,26 +30,28 @@ def update(
         dtypes = [storage.arithmetic_dtype(slow) for slow in tensors.slows]
         unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
         tensors = tensors._replace(grads=unscaled)
-    matrix = torch.stack(coefficients, dim=1)
+    matrix = matrix_of(coefficients)
     if torch.compiler.is_compiling():  # no tensor is a part of a parameter
         indices = [place.param_index for place in tensors.places]
-        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, *rounding, indices, maximize)
+        bounds_slow = coefficients.bounds_slow
+        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, bounds_slow, *rounding, indices, maximize)
     else:
         _on_cpu(tensors, matrix, rounding, maximize)
 
 
-def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bool]:
-    columns, (matrix, seed, stochastic_params, indices, maximize) = (
+def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, bool, Rounding, bool]:
+    columns, (matrix, bounds_slow, seed, stochastic_params, indices, maximize) = (
         arguments[:KERNEL_COLUMNS],
         arguments[KERNEL_COLUMNS:],
     )
     tensors = Tensors.none().with_columns(*columns)._replace(places=whole_places(indices))
-    return tensors, matrix, Rounding(seed, stochastic_params), maximize
+    return tensors, matrix, bounds_slow, Rounding(seed, stochastic_params), maximize
 
 
 @torch.library.impl(_library, "step_", "CPU")
 def _step_on_cpu(*arguments: Any) -> None:
-    _on_cpu(*_unpacked(arguments))
+    tensors, matrix, _, rounding, maximize = _unpacked(arguments)
+    _on_cpu(tensors, matrix, rounding, maximize)
 
 
 def _on_cpu(tensors: Tensors, matrix: Tensor, rounding: Rounding, maximize: bool) -> None:
@@ -58,8 +61,10 @@ def _on_cpu(tensors: Tensors, matrix: Tensor, rounding: Rounding, maximize: bool
 
 @torch.library.impl(_library, "step_", "CUDA")
 def _step_on_cuda(*arguments: Any) -> None:
-    tensors, matrix, rounding, maximize = _unpacked(arguments)
+    tensors, matrix, bounds_slow, rounding, maximize = _unpacked(arguments)
     vectors = Coefficients(*matrix.unbind(1))
+    if not bounds_slow:
+        vectors = vectors._replace(slow_limit=math.inf)
     step_triton.update(tensors, vectors, rounding, maximize=maximize, grad_scale=None)
 
 

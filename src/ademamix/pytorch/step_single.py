@@ -35,7 +35,11 @@ def update(
         fast = grad if stored_fast is None else stored_fast.lerp_(grad, kept * c.fast_rate)
         slow.lerp_(grad, kept * c.slow_rate)
         square.lerp_(grad * grad, kept * c.square_rate)
-        direction = (fast + c.slow_gain * slow) / (square.sqrt() + c.eps)
+        denominator, slow_part = square.sqrt() + c.eps, c.slow_gain * slow
+        if c.bounds_slow:
+            bound = c.slow_limit * denominator
+            slow_part = slow_part.clamp(-bound, bound)
+        direction = (fast + slow_part) / denominator
         if slow is not tensors.slows[i]:
             storage.write(tensors, i, moments, rounding.moment_words(param, place, c.step))
 

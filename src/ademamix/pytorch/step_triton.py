@@ -17,7 +17,7 @@ from torch import Tensor
 from ademamix.formats import BLOCK, SLOW
 from ademamix.pytorch import storage
 from ademamix.pytorch.block_codes import dtype_of
-from ademamix.pytorch.coefficients import PerTensor
+from ademamix.pytorch.coefficients import PerTensor, matrix_of
 from ademamix.pytorch.memory_order import arranged, copy_back
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Place, Rows, Tensors
@@ -72,6 +72,7 @@ class Variant(NamedTuple):
     skips: bool
     stochastic_params: bool
     maximize: bool
+    bounds_slow: bool = False
 
 
 def update(
@@ -83,7 +84,8 @@ def update(
     if not buckets:
         return
     device = tensors.params[0].device
-    variant = Variant(bool(tensors.fasts), bool(tensors.skipped), rounding.stochastic_params, maximize)
+    bounds_slow = (coefficients[0] if isinstance(coefficients, list) else coefficients).bounds_slow
+    variant = Variant(bool(tensors.fasts), bool(tensors.skipped), rounding.stochastic_params, maximize, bounds_slow)
     with _on(device):
         numbers = _matrix(coefficients, device)
         flat = [number for rows in buckets.values() for row in rows for number in row]
@@ -153,7 +155,7 @@ def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:
     if isinstance(coefficients, list):
         flat = [number for row in coefficients for number in row]
         return _upload(flat, torch.float64, device).view(len(coefficients), -1)
-    return torch.stack(tuple(coefficients), dim=1).to(device, non_blocking=True)
+    return matrix_of(coefficients).to(device, non_blocking=True)
 
 
 def _upload(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.device) -> Tensor:

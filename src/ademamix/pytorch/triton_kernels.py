@@ -74,6 +74,7 @@ STEP_SIZE = tl.constexpr(Coefficients._fields.index("step_size"))
 EPS = tl.constexpr(Coefficients._fields.index("eps"))
 DECAY = tl.constexpr(Coefficients._fields.index("decay"))
 STEP = tl.constexpr(Coefficients._fields.index("step"))
+SLOW_LIMIT = tl.constexpr(Coefficients._fields.index("slow_limit"))
 
 DTYPES = {
     torch.float32: tl.float32,
@@ -98,6 +99,7 @@ class Instance(NamedTuple):
     skips: bool
     stochastic: bool  # round the parameter stochastically
     maximize: bool
+    bounds_slow: bool
     alignment: int  # a divisor of all addresses and row sizes
 
 
@@ -116,6 +118,7 @@ def instance(bucket: Bucket, variant: Variant) -> Instance:
         skips=variant.skips,
         stochastic=variant.stochastic_params and bucket.param == torch.bfloat16,
         maximize=variant.maximize,
+        bounds_slow=variant.bounds_slow,
         alignment=bucket.alignment,
     )
 
@@ -172,7 +175,7 @@ def step(
     _store_moment(row, tile, slow, words, SLOW, INSTANCE)
     _store_moment(row, tile, square, words, SQUARE, INSTANCE)
 
-    after = _descend(before, fast, slow, square, c, INSTANCE.compute)
+    after = _descend(before, fast, slow, square, c, INSTANCE)
     if INSTANCE.skips:
         after = tl.where(finite, after, before)
         _count(mask & (finite == 0), row + SKIPPED)
@@ -262,11 +265,15 @@ def _divide(numerator, denominator):
 
 
 @triton.jit
-def _descend(before, fast, slow, square, c, COMPUTE: tl.constexpr):
-    slow_gain, eps = tl.load(c + SLOW_GAIN).to(COMPUTE), tl.load(c + EPS).to(COMPUTE)
-    step_size, decay = tl.load(c + STEP_SIZE).to(COMPUTE), tl.load(c + DECAY).to(COMPUTE)
+def _descend(before, fast, slow, square, c, INSTANCE: tl.constexpr):
+    slow_gain, eps = tl.load(c + SLOW_GAIN).to(INSTANCE.compute), tl.load(c + EPS).to(INSTANCE.compute)
+    step_size, decay = tl.load(c + STEP_SIZE).to(INSTANCE.compute), tl.load(c + DECAY).to(INSTANCE.compute)
     root = tl.sqrt_rn(square) if square.dtype == tl.float32 else tl.sqrt(square)
-    direction = _divide(fast + slow_gain * slow, root + eps)
+    slow_part = slow_gain * slow
+    if INSTANCE.bounds_slow:
+        bound = tl.load(c + SLOW_LIMIT).to(INSTANCE.compute) * (root + eps)
+        slow_part = tl.where(slow_part > bound, bound, tl.where(slow_part < -bound, -bound, slow_part))
+    direction = _divide(fast + slow_part, root + eps)
     return before - (decay * before + step_size * direction)
 
 

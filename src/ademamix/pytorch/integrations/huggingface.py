@@ -110,6 +110,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "stochastic_rounding": _truth,
     "rounding_seed": int,
     "nonfinite": str,
+    "slow_clip": float,
     "foreach": _truth,
     "fused": _truth,
 }

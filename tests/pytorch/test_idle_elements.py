@@ -1,0 +1,102 @@
+"""Elements whose gradient is 0 for long: what the algorithm does to them, how it shows, and what `slow_clip` does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ademamix import AdEMAMix
+from ademamix.reference import ReferenceAdEMAMix
+from cases import PATHS, make
+
+LIVE, IDLE = 3_000, 20_000
+LR = 1e-3
+EAGER = [path for path in PATHS if "capturable" not in path]
+
+
+def largest_idle_update(**settings):
+    """Train an element by the oracle, then leave it without gradients. Return the largest update, over lr."""
+    oracle = ReferenceAdEMAMix([0.0], lr=LR, betas=(0.9, 0.999, 0.9999), weight_decay=0.0, **settings)
+    noise = np.random.default_rng(0).standard_normal(LIVE)
+    for g in 0.3 + noise:
+        oracle.update([g])
+    largest, before = 0.0, float(oracle.theta[0])
+    for _ in range(IDLE):
+        after = float(oracle.update([0.0])[0])
+        largest, before = max(largest, abs(after - before) / LR), after
+    return largest
+
+
+def test_idle_elements_run_away_and_slow_clip_holds_them():
+    assert largest_idle_update(alpha=8.0) > 1_000
+    assert largest_idle_update(alpha=0.0) < 1  # AdamW
+    assert largest_idle_update(alpha=8.0, slow_clip=2.0) <= 2 * 2.0
+
+
+def rare_token_run(steps, idle_from, **settings):
+    """Train an untied embedding on tokens with Zipf's frequencies; from a step on, the rare half does not occur.
+
+    Return the largest change of an embedding in a step, over lr, and the optimizer.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tokens, width = 64, 8
+    frequencies = 1 / torch.arange(1, tokens + 1)
+    embedding = torch.nn.Embedding(tokens, width)
+    targets = torch.randn(tokens, width, generator=generator)
+    with torch.no_grad():
+        embedding.weight.normal_(generator=generator)
+    optimizer = AdEMAMix(embedding.parameters(), lr=LR, betas=(0.9, 0.95, 0.9999), weight_decay=0.0, **settings)
+    largest = 0.0
+    for step in range(steps):
+        frequent = frequencies[: tokens // 2] if step >= idle_from else frequencies
+        batch = torch.multinomial(frequent, 64, replacement=True, generator=generator)
+        noise = torch.randn(64, width, generator=generator)
+        loss = (embedding(batch) - targets[batch] - noise).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        before = embedding.weight.detach().clone()
+        optimizer.step()
+        largest = max(largest, float((embedding.weight.detach() - before).abs().max()) / LR)
+    return largest, optimizer
+
+
+def test_rare_tokens_of_an_embedding():
+    settings = {"alpha": 8.0, "alpha_warmup": 0, "beta3_warmup": 0}
+    largest, optimizer = rare_token_run(1_200, 600, **settings)
+    (found,) = optimizer.diagnostics()
+    assert largest > 100
+    assert found["largest_slow_step"] > 100
+    assert found["large_slow_steps"] > 64  # most of the 256 elements of tokens that do not occur any more
+
+    bounded, optimizer = rare_token_run(1_200, 600, slow_clip=2.0, **settings)
+    (found,) = optimizer.diagnostics()
+    assert bounded <= 2 * 2.0
+    assert found["largest_slow_step"] == pytest.approx(2.0)
+    assert found["large_slow_steps"] == 0
+
+
+@pytest.mark.parametrize("storage", ["fp32", "bf16", "compact"])
+@pytest.mark.parametrize("path", EAGER)
+def test_a_bound_that_nothing_reaches_changes_no_bit(path, storage):
+    results = []
+    for slow_clip in (None, 1e30):
+        param = torch.linspace(-1, 1, 64 * 130).reshape(64, 130).requires_grad_()
+        optimizer = make([param], lr=LR, total_steps=20, state_storage=storage, slow_clip=slow_clip, **PATHS[path])
+        for step in range(10):
+            param.grad = torch.cos(torch.arange(param.numel()) + step).reshape(param.shape)
+            optimizer.step()
+        results.append([param, *optimizer.state[param].values()])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_slow_clip_is_taken_up_in_the_middle_of_a_run():
+    param = torch.ones(3, requires_grad=True)
+    saved = AdEMAMix([param], total_steps=100).state_dict()
+    del saved["param_groups"][0]["slow_clip"]  # as written by a version that had none
+    resumed = AdEMAMix([param], slow_clip=3.0, total_steps=100)
+    resumed.load_state_dict(saved)
+    assert resumed.param_groups[0]["slow_clip"] == 3.0
+    continued = AdEMAMix([param], total_steps=100)
+    continued.load_state_dict(resumed.state_dict())
+    assert continued.param_groups[0]["slow_clip"] == 3.0
