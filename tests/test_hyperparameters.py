@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ademamix import AdEMAMix, recommend
+from ademamix import AdEMAMix
 
 BAD = [
     ({"lr": -1.0}, "lr must be a finite number >= 0, got -1.0"),
@@ -136,18 +136,3 @@ def test_an_open_run_warms_up_over_ten_times_its_memory(betas, beta3, warmup):
         group = group_of(betas=betas, total_steps="open", alpha_warmup=7)
     assert group["betas"] == (*betas[:2], beta3)
     assert (group["total_steps"], group["alpha_warmup"], group["beta3_warmup"]) == ("open", 7, warmup)
-
-
-@pytest.mark.parametrize("total_steps", [1, 10, 5_000, 10**7])
-def test_recommendations_construct_without_a_warning(total_steps):
-    plan = recommend(total_steps)
-    group = group_of(**plan.arguments())
-    assert group["betas"] == plan.betas
-    assert group["betas"] == group_of(total_steps=total_steps)["betas"]
-    assert len(plan.reasons) == 3
-
-
-@pytest.mark.parametrize("total_steps", [0, -1, 2.5, None])
-def test_recommend_refuses(total_steps):
-    with pytest.raises(ValueError, match="total_steps must be an integer >= 1"):
-        recommend(total_steps)

@@ -14,8 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ademamix.hyperparameters import Recommendation, recommend
     from ademamix.pytorch.optimizer import AdEMAMix
+    from ademamix.recommendation import Recommendation, recommend
     from ademamix.schedules import alpha_at, beta3_at, beta_from_half_life, half_life
 
 __version__ = "0.1.0"
@@ -32,8 +32,8 @@ __all__ = [
 
 _HOME = {
     "AdEMAMix": "ademamix.pytorch.optimizer",
-    "Recommendation": "ademamix.hyperparameters",
-    "recommend": "ademamix.hyperparameters",
+    "Recommendation": "ademamix.recommendation",
+    "recommend": "ademamix.recommendation",
     "alpha_at": "ademamix.schedules",
     "beta3_at": "ademamix.schedules",
     "beta_from_half_life": "ademamix.schedules",

@@ -11,10 +11,9 @@ import math
 import numbers
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ademamix.schedules import HORIZON_FRACTION, OPEN, PAPER_BETA3, Horizon, beta3_for_horizon, half_life, open_warmup
+from ademamix.schedules import OPEN, Horizon, beta3_for_horizon, open_warmup
 
 
 class _DefaultFloat(float):
@@ -176,61 +175,6 @@ def advice(resolved: Mapping[str, Any]) -> str | None:
             f"({beta3_for_horizon(total_steps, beta1):g} for this horizon), or lower it."
         )
     return None
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Constructor arguments for a run of known length, and the reasons for them. See :func:`recommend`."""
-
-    betas: tuple[float, float, float]
-    alpha: float
-    total_steps: int
-    alpha_warmup: int
-    beta3_warmup: int
-    reasons: tuple[str, ...]
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments for the optimizer's constructor."""
-        names = ("betas", "alpha", "total_steps", "alpha_warmup", "beta3_warmup")
-        return {name: getattr(self, name) for name in names}
-
-
-def recommend(total_steps: int) -> Recommendation:
-    r"""Recommend settings for a run of `total_steps` optimizer steps.
-
-    .. math:: \beta_3 = 1 - \frac{1}{0.04\,T}, \qquad T_\alpha = T_{\beta_3} = T
-
-    >>> plan = recommend(10_000)
-    >>> plan.betas, plan.alpha, plan.alpha_warmup
-    ((0.9, 0.999, 0.9975), 5.0, 10000)
-    >>> print(plan.reasons[0])
-    beta3 = 0.9975: its memory of 400 steps is 4% of the run (half-life 276 steps)
-
-    Reference: section 3 of the paper for the schedules; the choice of beta3 is ours (see `beta3_for_horizon`).
-    """
-    steps = checked_steps("total_steps", total_steps, least=1)
-    if steps is None:
-        raise ValueError("total_steps must be an integer >= 1, got None")
-    beta3 = beta3_for_horizon(steps, BETAS[0])
-    memory = 1 / (1 - beta3)
-    share = (
-        f"{HORIZON_FRACTION:.0%} of the run" if BETAS[0] < beta3 < PAPER_BETA3 else "at the end of the range we trust"
-    )
-    return Recommendation(
-        betas=(*BETAS, beta3),
-        alpha=float(ALPHA),
-        total_steps=steps,
-        alpha_warmup=steps,
-        beta3_warmup=steps,
-        reasons=(
-            (
-                f"beta3 = {beta3:g}: its memory of {memory:,.0f} steps is {share} "
-                f"(half-life {half_life(beta3):,.0f} steps)"
-            ),
-            f"alpha = {ALPHA:g}: the paper finds 4 to 10 to work well",
-            f"warm-ups of {steps:,} steps: the paper raises alpha and beta3 over the whole run; without, runs diverge",
-        ),
-    )
 
 
 def _warmup(name: str, steps: Any, default: int) -> int:

@@ -1,0 +1,84 @@
+"""Runs with AdEMAMix whose settings are published, as far as we know them: what recommendations are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["pretrain", "finetune"]
+Schedule = Literal["cosine", "wsd", "linear"]
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A run, or several with the same settings. A pair of steps or alphas is a range."""
+
+    source: str
+    parameters: int
+    steps: tuple[int, int]
+    lr: float
+    beta3: tuple[float, float]
+    alpha: tuple[float, float]
+    warmup: int | None  # of alpha and beta3 in steps; None for the whole run
+    clip: float
+    phase: Phase = "pretrain"
+    schedule: Schedule = "cosine"
+    weight_decay: float | None = 0.1  # None if not stated
+    adamw_lr: float | None = None  # of the AdamW that it was compared with
+
+
+PAPER = "Pagliardini et al., arXiv 2409.03137"
+EPFL = "EPFL, epfml/llm-optimizer-benchmark"
+APERTUS = "Apertus, swiss-ai/pretrain-code"
+APERTUS_SFT = "Apertus, swiss-ai/posttraining"
+LOG_TIME = "arXiv 2602.05298"
+OURS = "our byte language models, docs/lab.md"
+
+RUNS = (
+    PublishedRun(PAPER, 110_000_000, (256_000, 500_000), 1e-3, (0.9999, 0.9999), (8.0, 10.0), None, 0.5, adamw_lr=1e-3),
+    PublishedRun(PAPER, 330_000_000, (256_000, 256_000), 5e-4, (0.9999, 0.9999), (8.0, 8.0), None, 0.1, adamw_lr=5e-4),
+    PublishedRun(
+        PAPER, 1_300_000_000, (770_000, 1_500_000), 3e-4, (0.9999, 0.9999), (5.0, 5.0), None, 0.1, adamw_lr=5e-4
+    ),
+    PublishedRun(PAPER, 168_000_000, (64_000, 128_000), 6e-4, (0.9999, 0.9999), (8.0, 8.0), None, 1.0, adamw_lr=6e-4),
+    PublishedRun(EPFL, 124_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
+    PublishedRun(EPFL, 210_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
+    PublishedRun(EPFL, 720_000_000, (48_000, 48_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.1),
+    PublishedRun(EPFL, 520_000_000, (336_000, 336_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
+    PublishedRun(
+        APERTUS,
+        8_000_000_000,
+        (2_600_000, 2_600_000),
+        1.1e-4,
+        (0.9999, 0.9999),
+        (8.0, 8.0),
+        100_000,
+        0.1,
+        schedule="wsd",
+    ),
+    PublishedRun(
+        APERTUS,
+        70_000_000_000,
+        (1_100_000, 1_100_000),
+        1e-5,
+        (0.9999, 0.9999),
+        (8.0, 8.0),
+        100_000,
+        0.1,
+        schedule="wsd",
+    ),
+    PublishedRun(
+        APERTUS_SFT,
+        70_000_000_000,
+        (4_462, 4_462),
+        2e-6,
+        (0.99, 0.999),
+        (8.0, 8.0),
+        None,
+        1.0,
+        phase="finetune",
+        schedule="linear",
+        weight_decay=None,
+    ),
+)
+"""The lengths of the paper's 330M runs are not stated; those of its 110M runs stand here."""

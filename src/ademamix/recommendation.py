@@ -1,0 +1,182 @@
+"""Settings for a run, each with the reason for it and where that comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ademamix.hyperparameters import ALPHA, BETAS, checked_horizon, resolve_algorithm
+from ademamix.published import APERTUS, APERTUS_SFT, EPFL, LOG_TIME, OURS, PAPER
+from ademamix.schedules import HORIZON_FRACTION, OPEN, PAPER_BETA3, half_life, open_warmup
+
+PHASES = ("pretrain", "finetune")
+SCHEDULES = ("cosine", "wsd", "constant")
+
+LONG_RUN = 48_000  # steps; published runs of this length and more have a larger alpha than short ones of ours
+LARGE_MODEL = 1_000_000_000
+CLIPS_TIGHTLY = 300_000_000  # parameters
+SHORTEST_RUN = 1_000  # steps; we have not seen AdEMAMix pay in shorter ones
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a setting has its value."""
+
+    setting: str
+    value: str
+    why: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value}: {self.why} ({self.source})"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Settings for a run, and the reasons for them. See :func:`recommend`.
+
+    `lr_factor` is to be multiplied by the learning rate of a well-tuned AdamW. `clip` is the norm that gradients are
+    clipped to; None for that of AdamW. `pays` is False where the run is so short that AdamW is the better choice.
+    """
+
+    total_steps: int | Literal["open"]
+    betas: tuple[float, float, float]
+    alpha: float
+    alpha_warmup: int
+    beta3_warmup: int
+    lr_factor: float
+    clip: float | None
+    pays: bool
+    reasons: tuple[Reason, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for the optimizer's constructor, except lr."""
+        names = ("betas", "alpha", "total_steps", "alpha_warmup", "beta3_warmup")
+        return {name: getattr(self, name) for name in names}
+
+
+def recommend(
+    total_steps: int | Literal["open"],
+    *,
+    parameters: int | None = None,
+    phase: Literal["pretrain", "finetune"] = "pretrain",
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine",
+) -> Recommendation:
+    r"""Recommend settings for a run of `total_steps` optimizer steps, or for one whose end is open.
+
+    .. math:: \beta_3 = 1 - \frac{1}{0.04\,T}, \qquad T_\alpha = T_{\beta_3} = T
+
+    Args:
+        total_steps: the number of optimizer steps, or ``"open"``.
+        parameters: of the model, if they are known: the published settings of large models differ.
+        phase: ``"pretrain"``, or ``"finetune"`` for a model that has been trained before.
+        schedule: of the learning rate: ``"cosine"``, ``"wsd"`` (warmup, stable, decay) or ``"constant"``.
+
+    >>> plan = recommend(10_000)
+    >>> plan.betas, plan.alpha, plan.alpha_warmup
+    ((0.9, 0.999, 0.9975), 5.0, 10000)
+    >>> print(plan.reasons[0])
+    beta3 = 0.9975: it remembers 400 steps, 4% of the run, half-life 276 steps (our rule, docs/pytorch.md)
+    >>> recommend("open", parameters=8_000_000_000, schedule="wsd").alpha_warmup
+    100000
+
+    Reference: section 3 of the paper for the schedules, :data:`ademamix.published.RUNS` for what others chose.
+    """
+    steps = _checked(total_steps, parameters, phase, schedule)
+    alpha, why_alpha = _alpha(steps, parameters, phase, schedule)
+    factor, why_lr = _learning_rate(phase)
+    clip, why_clip = _clip(parameters, phase)
+    raw = {"betas": BETAS, "alpha": alpha, "total_steps": steps, "eps": 0.0, "weight_decay": 0.0}
+    raw |= dict.fromkeys(("alpha_warmup", "beta3_warmup", "beta3_start"))
+    resolved = resolve_algorithm(raw)
+    beta3 = resolved["betas"][2]
+    warmup = resolved["alpha_warmup"]
+    if schedule != "cosine" and steps != OPEN:
+        warmup = min(warmup, open_warmup(beta3))
+    return Recommendation(
+        total_steps=steps,
+        betas=resolved["betas"],
+        alpha=resolved["alpha"],
+        alpha_warmup=warmup,
+        beta3_warmup=warmup,
+        lr_factor=factor,
+        clip=clip,
+        pays=steps == OPEN or steps >= SHORTEST_RUN,
+        reasons=(
+            _beta3(beta3),
+            why_alpha,
+            _warmup(warmup, steps),
+            why_lr,
+            why_clip,
+            Reason("weight_decay", "as for AdamW", "0.1 in every published pre-training run", f"{PAPER}; {EPFL}"),
+        ),
+    )
+
+
+def _checked(total_steps: Any, parameters: Any, phase: str, schedule: str) -> int | Literal["open"]:
+    steps = None if isinstance(total_steps, float) and not total_steps.is_integer() else checked_horizon(total_steps)
+    if steps is None:
+        raise ValueError(f"total_steps must be an integer >= 1 or {OPEN!r}, got {total_steps!r}")
+    if parameters is not None and not parameters >= 1:
+        raise ValueError(f"parameters must be a number >= 1 or None, got {parameters!r}")
+    for name, value, choices in (("phase", phase, PHASES), ("schedule", schedule, SCHEDULES)):
+        if value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return steps
+
+
+def _beta3(beta3: float) -> Reason:
+    memory = f"it remembers {1 / (1 - beta3):,.0f} steps"
+    if beta3 == PAPER_BETA3:
+        return Reason("beta3", f"{beta3:g}", f"{memory}, as in all long runs of the paper", f"{PAPER}; {APERTUS}")
+    if beta3 == BETAS[0]:
+        return Reason(
+            "beta3", f"{beta3:g}", f"{memory}, no more than m1: the run is too short for a slow average", OURS
+        )
+    share = f"{HORIZON_FRACTION:.0%} of the run, half-life {half_life(beta3):,.0f} steps"
+    return Reason("beta3", f"{beta3:g}", f"{memory}, {share}", "our rule, docs/pytorch.md")
+
+
+def _alpha(steps: int | Literal["open"], parameters: int | None, phase: str, schedule: str) -> tuple[float, Reason]:
+    if phase == "finetune":
+        alpha, why, source = 8.0, "as in supervised fine-tuning of models of 8B and 70B parameters", APERTUS_SFT
+    elif schedule == "cosine" and parameters is not None and parameters >= LARGE_MODEL:
+        alpha, why, source = 5.0, "tuned at 1.3B parameters", PAPER
+    elif steps == OPEN or steps >= LONG_RUN:
+        alpha, why, source = 8.0, "in published pre-training runs of 48,000 steps and more", f"{PAPER}; {EPFL}"
+    else:
+        alpha, why, source = float(ALPHA), "the paper finds 4 to 10 to work well; no short runs are published", PAPER
+    return alpha, Reason("alpha", f"{alpha:g}", why, source)
+
+
+def _warmup(warmup: int, steps: int | Literal["open"]) -> Reason:
+    value = f"{warmup:,} steps"
+    if warmup == steps:
+        return Reason("warm-ups", value, "alpha and beta3 rise over the whole run; without, runs diverge", PAPER)
+    why = "ten times what beta3 remembers: where the learning rate stays constant, they need not span the run"
+    return Reason("warm-ups", value, why, APERTUS)
+
+
+def _learning_rate(phase: str) -> tuple[float, Reason]:
+    if phase == "finetune":
+        factor, why, source = 1.0, "no comparison is published; try half of it as well", APERTUS_SFT
+    else:
+        factor, source = 0.5, f"{LOG_TIME}; {PAPER}; {OURS}"
+        why = (
+            "fits give 0.43 to 0.45 for 10M to 1B parameters, the paper kept 1 at 110M and took 0.6 at 1.3B, we found "
+            "0.5; try 1 as well"
+        )
+    return factor, Reason("lr", f"{factor:g} x AdamW's", why, source)
+
+
+def _clip(parameters: int | None, phase: str) -> tuple[float | None, Reason]:
+    if phase == "finetune":
+        clip, why, source = 1.0, "in supervised fine-tuning", APERTUS_SFT
+    elif parameters is None:
+        why = "the paper clips both alike, at 0.5 for 110M parameters and at 0.1 from 330M on"
+        return None, Reason("clip", "as for AdamW", why, PAPER)
+    elif parameters >= CLIPS_TIGHTLY:
+        clip, why, source = 0.1, "from 330M parameters on, where almost every step is clipped", f"{PAPER}; {APERTUS}"
+    else:
+        clip, why, source = 0.5, "for models of 110M to 210M parameters", f"{PAPER}; {EPFL}"
+    return clip, Reason("clip", f"{clip:g}", why, source)
