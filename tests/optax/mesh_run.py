@@ -136,7 +136,8 @@ def compare(found: Any, expected: Any, what: str) -> None:
     if what in ("cut blocks, plain", "cut blocks, beta1-zero", "cut blocks, mu-bf16"):
         for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             digits = 2**-7 if leaf.dtype == jnp.bfloat16 else 1e-6
-            assert np.allclose(np.float64(leaf), np.float64(other), rtol=digits, atol=1e-8), what
+            size = np.abs(np.float64(other)).max(initial=0)
+            assert np.allclose(np.float64(leaf), np.float64(other), rtol=0, atol=digits * size), what
     else:
         assert_same_bits(found, expected, what)
 
