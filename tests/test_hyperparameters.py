@@ -36,6 +36,10 @@ BAD = [
     ({"total_steps": 1e4 + 0.5}, "total_steps must be an integer >= 1 or None, got 10000.5"),
     ({"total_steps": math.nan}, "total_steps must be an integer >= 1 or None, got nan"),
     ({"total_steps": -math.inf}, "total_steps must be an integer >= 1 or None, got -inf"),
+    (
+        {"total_steps": "opened"},
+        "total_steps must be an integer >= 1, None, or 'open' for a run whose end is not planned yet, got 'opened'",
+    ),
     ({"total_steps": True}, "total_steps must be an integer >= 1 or None, got True"),
     ({"alpha_warmup": -1}, "alpha_warmup must be an integer >= 0 or None, got -1"),
     ({"beta3_warmup": 2.5}, "beta3_warmup must be an integer >= 0 or None, got 2.5"),
@@ -121,6 +125,15 @@ def test_a_memory_that_outlives_the_run_warns():
 )
 def test_settings_that_need_no_warning(settings):
     group_of(**settings)  # pytest turns warnings into errors
+
+
+@pytest.mark.parametrize(("betas", "beta3", "warmup"), [((0.9, 0.999), 0.9999, 100_000), ((0, 0.95, 0.99), 0.99, 1000)])
+def test_an_open_run_warms_up_over_ten_times_its_memory(betas, beta3, warmup):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group = group_of(betas=betas, total_steps="open", alpha_warmup=7)
+    assert group["betas"] == (*betas[:2], beta3)
+    assert (group["total_steps"], group["alpha_warmup"], group["beta3_warmup"]) == ("open", 7, warmup)
 
 
 @pytest.mark.parametrize("total_steps", [1, 10, 5_000, 10**7])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon, half_life
+from ademamix.schedules import HORIZON_FRACTION, OPEN, PAPER_BETA3, Horizon, beta3_for_horizon, half_life, open_warmup
 
 
 class _DefaultFloat(float):
@@ -39,7 +39,8 @@ STATE_STORAGES = ("fp32", "bf16", "compact")
 NONFINITE = ("propagate", "skip")
 
 # The settings of a loaded checkpoint that an explicit argument of the constructor changes; all others stay.
-OVERRIDING = ("total_steps", "alpha", "beta3", "alpha_warmup", "beta3_warmup", "beta3_start", "state_storage")
+FOLLOWING_HORIZON = ("beta3", "alpha_warmup", "beta3_warmup")
+OVERRIDING = ("total_steps", "alpha", *FOLLOWING_HORIZON, "beta3_start", "state_storage")
 
 
 def given_names(settings: Mapping[str, Any]) -> list[str]:
@@ -49,7 +50,7 @@ def given_names(settings: Mapping[str, Any]) -> list[str]:
         if name == "beta3":
             return len(settings.get("betas", BETAS)) == 3
         value = settings.get(name)
-        return value is not None and not isinstance(value, _DefaultFloat | _DefaultStr)
+        return value not in (None, math.inf) and not isinstance(value, _DefaultFloat | _DefaultStr)
 
     return [name for name in OVERRIDING if stated(name)]
 
@@ -69,11 +70,10 @@ def resolve(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Check and fill in the settings that every framework has: those of the paper's Algorithm 1, except lr."""
-    if isinstance(raw["total_steps"], float) and raw["total_steps"] == math.inf:
-        raw = {**raw, "total_steps": None}  # from trainers that do not know it, since their epochs have no bound
     betas = _checked_betas(raw["betas"])
-    total_steps = checked_steps("total_steps", raw["total_steps"], least=1)
+    total_steps = checked_horizon(raw["total_steps"])
     beta3 = betas[2] if len(betas) == 3 else beta3_for_horizon(total_steps, betas[0])
+    default_warmup = open_warmup(beta3) if total_steps == OPEN else total_steps or 0
     beta3_start = raw["beta3_start"]
     if beta3_start is None:
         beta3_start = betas[0]
@@ -81,8 +81,8 @@ def resolve_algorithm(raw: Mapping[str, Any]) -> dict[str, Any]:
         "betas": (betas[0], betas[1], beta3),
         "alpha": checked_nonnegative("alpha", raw["alpha"]),
         "total_steps": total_steps,
-        "alpha_warmup": _warmup("alpha_warmup", raw["alpha_warmup"], total_steps),
-        "beta3_warmup": _warmup("beta3_warmup", raw["beta3_warmup"], total_steps),
+        "alpha_warmup": _warmup("alpha_warmup", raw["alpha_warmup"], default_warmup),
+        "beta3_warmup": _warmup("beta3_warmup", raw["beta3_warmup"], default_warmup),
         "beta3_start": checked_beta("beta3_start", beta3_start),
         "eps": checked_nonnegative("eps", raw["eps"]),
         "weight_decay": checked_nonnegative("weight_decay", raw["weight_decay"]),
@@ -122,7 +122,7 @@ def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
     raw = {key: value for key, value in resolved.items() if key != "given"}
     for name in ("total_steps", "alpha_warmup", "beta3_warmup", "beta3_start"):
         if name not in given:
-            raw[name] = None
+            raw[name] = math.inf if resolved[name] == OPEN else None
     raw["betas"] = tuple(resolved["betas"]) if "beta3" in given else tuple(resolved["betas"][:2])
     if "alpha" not in given:
         raw["alpha"] = _DefaultFloat(resolved["alpha"])
@@ -134,7 +134,8 @@ def restate(resolved: Mapping[str, Any]) -> dict[str, Any]:
 def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings for continuing a checkpoint: its own, except those that `own` was given explicitly.
 
-    Both are resolved settings, and so is the result. Settings that follow from a new horizon are derived again.
+    Both are resolved settings, and so is the result. Settings that follow from a new horizon are derived again, except
+    where an open run is given its end: its slow EMA is filled by then, and stays as it is.
     `beta3_start` does not follow from it, and stays as it was resolved when the run began: lr schedulers may have
     rewritten beta1 since.
     """
@@ -144,7 +145,9 @@ def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
     if all(value(own, name) == value(saved, name) for name in own["given"]):
         return dict(saved)
-    raw, own_raw = restate(saved), restate(own)
+    plans_end = saved["total_steps"] == OPEN and "total_steps" in own["given"] and own["total_steps"] != OPEN
+    kept = FOLLOWING_HORIZON if plans_end else ()
+    raw, own_raw = restate({**saved, "given": [*saved["given"], *kept]}), restate(own)
     for name in own["given"]:
         if name == "beta3":
             raw["betas"] = (*raw["betas"][:2], own_raw["betas"][2])
@@ -165,10 +168,11 @@ def advice(resolved: Mapping[str, Any]) -> str | None:
         return (
             f"AdEMAMix was given no horizon: alpha = {resolved['alpha']:g} and beta3 = {beta3:g} apply from the first "
             "step, which often makes a run diverge. Pass total_steps=<number of optimizer steps of the run>, or "
-            "alpha_warmup=0 and beta3_warmup=0 if no warm-up is what you want."
+            "total_steps='open' if its end is not planned, or alpha_warmup=0 and beta3_warmup=0 if no warm-up is what "
+            "you want."
         )
     memory = round(1 / (1 - beta3))
-    if total_steps is not None and beta3 > beta1 and memory > total_steps / 2:
+    if total_steps is not None and total_steps != OPEN and beta3 > beta1 and memory > total_steps / 2:
         return (
             f"beta3 = {beta3:g} remembers about {memory:,} steps, more than half of total_steps = {total_steps:,}: "
             f"the slow EMA outlives the run. Leave beta3 out to have it chosen "
@@ -232,9 +236,26 @@ def recommend(total_steps: int) -> Recommendation:
     )
 
 
-def _warmup(name: str, steps: Any, total_steps: int | None) -> int:
+def _warmup(name: str, steps: Any, default: int) -> int:
     checked = checked_steps(name, steps, least=0)
-    return (total_steps or 0) if checked is None else checked
+    return default if checked is None else checked
+
+
+def checked_horizon(total_steps: Any) -> Horizon:
+    """Return `total_steps`, a whole number of at least 1, "open" or None, or raise ValueError.
+
+    It is infinite in trainers whose epochs have no bound.
+    """
+    if isinstance(total_steps, float) and total_steps == math.inf:
+        return OPEN
+    if isinstance(total_steps, str):
+        if total_steps != OPEN:
+            raise ValueError(
+                f"total_steps must be an integer >= 1, None, or {OPEN!r} for a run whose end is not planned yet, got "
+                f"{total_steps!r}"
+            )
+        return OPEN
+    return checked_steps("total_steps", total_steps, least=1)
 
 
 def checked_steps(name: str, steps: Any, least: int) -> int | None:

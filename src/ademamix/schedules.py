@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 PAPER_BETA3 = 0.9999
 HORIZON_FRACTION = 0.04  # the slow EMA remembers 1 / (1 - beta3) = this fraction of the run
+
+OPEN: Literal["open"] = "open"  # the horizon of a run whose end is not planned yet
+Horizon: TypeAlias = 'int | Literal["open"] | None'
 
 
 def alpha_at(t: float, alpha: float, T: int) -> float:
@@ -99,21 +102,34 @@ def beta_from_half_life(steps: float) -> float:
     return float(0.5 ** (1 / (steps + 1)))
 
 
-def beta3_for_horizon(total_steps: int | None, beta1: float) -> float:
+def beta3_for_horizon(total_steps: Horizon, beta1: float) -> float:
     r"""Return the beta3 whose memory fits a run of `total_steps`.
 
     .. math:: \beta_3 = 1 - \frac{1}{0.04\,T}, \quad \text{kept between } \beta_1 \text{ and } 0.9999
 
-    Without a horizon it is the paper's 0.9999.
+    Without a horizon, and with an open one, it is the paper's 0.9999.
 
     >>> beta3_for_horizon(10_000, beta1=0.9), beta3_for_horizon(1_000_000, beta1=0.9), beta3_for_horizon(None, 0.9)
     (0.9975, 0.9999, 0.9999)
 
     Reference: ours; it agrees with the paper's best values at 32k to 256k steps (appendix C, fewer iterations).
     """
-    if total_steps is None:
+    if total_steps is None or total_steps == OPEN:
         return PAPER_BETA3
     return max(beta1, min(1 - 1 / (HORIZON_FRACTION * total_steps), PAPER_BETA3))
+
+
+def open_warmup(beta3: float) -> int:
+    r"""Return the warm-up of alpha and beta3 in a run whose end is not planned: ten times what the slow EMA remembers.
+
+    .. math:: T_\alpha = T_{\beta_3} = \frac{10}{1 - \beta_3}
+
+    >>> open_warmup(0.9999), open_warmup(0.999)
+    (100000, 10000)
+
+    Reference: the pre-training of Apertus, 100,000 steps of warm-up at 0.9999 in runs of 1.1 and 2.6 million steps.
+    """
+    return round(10 / (1 - beta3))
 
 
 def _check_step(t: float) -> None:

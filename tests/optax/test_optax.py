@@ -189,11 +189,21 @@ def test_clocks_stop_before_they_overflow():
 def test_beta3_is_chosen_for_the_horizon_as_in_pytorch():
     params = jnp.ones(3)
     settings = {"alpha": 1.0, "alpha_warmup": 0, "beta3_warmup": 0}
-    for total_steps in (100, 10_000, 1_000_000):
+    for total_steps in (100, 10_000, 1_000_000, "open"):
         chosen = scale_by_ademamix(**settings, total_steps=total_steps)
         stated = scale_by_ademamix(**settings, b3=beta3_for_horizon(total_steps, 0.9))
         results = [optimizer.update(params, optimizer.init(params)) for optimizer in (chosen, stated)]
         assert equal(*results)
+
+
+@pytest.mark.parametrize("as_array", [float, jnp.asarray], ids=["number", "array"])
+def test_an_open_run_warms_up_over_ten_times_its_memory(as_array):
+    params = jnp.ones(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = scale_by_ademamix(b3=as_array(0.99), total_steps="open")
+    stated = scale_by_ademamix(b3=as_array(0.99), alpha_warmup=1000, beta3_warmup=1000)
+    assert equal(*[optimizer.update(params, optimizer.init(params)) for optimizer in (chosen, stated)])
 
 
 @pytest.mark.parametrize("build", [scale_by_ademamix, lambda **settings: ademamix(1e-3, **settings)])

@@ -200,6 +200,31 @@ def test_hooks_see_plain_tensors_and_groups_keep_their_identity():
     assert optimizer.param_groups[0] is group
 
 
+@pytest.mark.parametrize("horizon", ["open", 30, 2_000_000], ids=["extended", "ended", "ended late"])
+def test_an_open_run_is_extended_and_ended_silently(horizon):
+    params = fresh(torch.float32)
+    optimizer = AdEMAMix(params, total_steps="open")
+    run(params, optimizer, 1, 20)
+    saved = through_disk(optimizer.state_dict())
+    other = fresh(torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        continued = AdEMAMix(other, total_steps=horizon)
+        continued.load_state_dict(saved)
+    assert continued.param_groups[0]["total_steps"] == horizon
+    assert continued.schedule() == optimizer.schedule()
+
+
+def test_an_open_run_takes_settings_that_are_given_with_its_end():
+    params = fresh(torch.float32)
+    saved = AdEMAMix(params, total_steps="open").state_dict()
+    continued = AdEMAMix(params, total_steps=5000, betas=(0.9, 0.999, 0.999), beta3_warmup=10)
+    with pytest.warns(UserWarning, match="schedule was replaced"):
+        continued.load_state_dict(saved)
+    (group,) = continued.param_groups
+    assert (group["betas"][2], group["beta3_warmup"], group["alpha_warmup"]) == (0.999, 10, 100_000)
+
+
 def test_a_new_horizon_keeps_the_start_of_beta3_that_the_run_began_with():
     """Some lr schedulers rewrite beta1; where beta3 started from is not changed by that."""
     params = fresh(torch.float32)

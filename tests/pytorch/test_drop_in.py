@@ -66,13 +66,16 @@ def test_whole_floats_count_steps(steps):
     assert recommend(1e4) == recommend(10_000)
 
 
-def test_an_infinite_horizon_is_none_yet():
+def test_an_infinite_horizon_is_open_and_no_choice_of_the_user():
     """Lightning's `estimated_stepping_batches` is infinite where max_epochs is."""
-    with pytest.warns(UserWarning, match="no horizon"):
-        optimizer = AdEMAMix(params_of((2,)), total_steps=math.inf)
+    optimizer = AdEMAMix(params_of((2,)), total_steps=math.inf)
     group = optimizer.param_groups[0]
-    assert group["total_steps"] is None
+    assert group["total_steps"] == "open"
     assert group["betas"][2] == 0.9999
+    louder = AdEMAMix(params_of((2,)), total_steps=math.inf, alpha=6.0)
+    with pytest.warns(UserWarning, match="schedule was replaced"):
+        louder.load_state_dict(optimizer.state_dict())
+    assert louder.param_groups[0]["alpha_warmup"] == 100_000
     saved = make(params_of((2,)), total_steps=500).state_dict()
     optimizer.load_state_dict(saved)
     assert optimizer.param_groups[0]["total_steps"] == 500

@@ -88,9 +88,14 @@ class Beta3Schedule:
 
 def traced_beta3_for_horizon(total_steps: Any, b1: Any) -> jax.Array:
     """Return :func:`ademamix.schedules.beta3_for_horizon` where at least one argument is an array."""
-    if total_steps is None:
+    if total_steps is None or isinstance(total_steps, str):
         return jnp.asarray(PAPER_BETA3)
     return jnp.maximum(b1, jnp.minimum(1 - 1 / (HORIZON_FRACTION * total_steps), PAPER_BETA3))
+
+
+def traced_open_warmup(b3: Any) -> jax.Array:
+    """Return :func:`ademamix.schedules.open_warmup` of an array."""
+    return jnp.round(10 / (1 - b3))
 
 
 def is_array(value: Any) -> bool:

@@ -9,7 +9,13 @@ import jax
 import numpy as np
 
 from ademamix import hyperparameters
-from ademamix.optax.schedules import alpha_schedule, beta3_schedule, is_array, traced_beta3_for_horizon
+from ademamix.optax.schedules import (
+    alpha_schedule,
+    beta3_schedule,
+    is_array,
+    traced_beta3_for_horizon,
+    traced_open_warmup,
+)
 
 Number: TypeAlias = "float | jax.Array"  # perhaps traced
 Function: TypeAlias = "Callable[[Any], Any]"  # of the step t = 1, 2, ...
@@ -85,15 +91,18 @@ def resolved(stated: Arguments) -> Settings:
     b1 = chosen(b1, None, plain["betas"][0])
     if b3 is None and (is_array(total_steps) or is_array(b1)):
         b3 = traced_beta3_for_horizon(total_steps, b1)
+    horizon = total_steps
+    if isinstance(total_steps, str) and is_array(b3):
+        horizon = traced_open_warmup(b3)
     b3_schedule = b3
     if not callable(b3):
         b3_schedule = beta3_schedule(
             chosen(b3, None, plain["betas"][2]),
             chosen(beta3_start, b1, plain["beta3_start"]),
-            chosen(beta3_warmup, total_steps, plain["beta3_warmup"]),
+            chosen(beta3_warmup, horizon, plain["beta3_warmup"]),
         )
     if not callable(alpha):
-        alpha = alpha_schedule(alpha, chosen(alpha_warmup, total_steps, plain["alpha_warmup"]))
+        alpha = alpha_schedule(alpha, chosen(alpha_warmup, horizon, plain["alpha_warmup"]))
     slow_rate = getattr(b3_schedule, "rate", lambda t: 1 - b3_schedule(t))
     return Settings(b1, b2, alpha, slow_rate, eps, hyperparameters.advice(plain))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def scale_by_ademamix(
     *,
     b3: Number | Function | None = None,
     alpha: Number | Function = hyperparameters.ALPHA,
-    total_steps: Number | None = None,
+    total_steps: Number | Literal["open"] | None = None,
     alpha_warmup: Number | None = None,
     beta3_warmup: Number | None = None,
     beta3_start: Number | None = None,
@@ -75,7 +75,7 @@ def ademamix(
     *,
     b3: Number | Function | None = None,
     alpha: Number | Function = hyperparameters.ALPHA,
-    total_steps: Number | None = None,
+    total_steps: Number | Literal["open"] | None = None,
     alpha_warmup: Number | None = None,
     beta3_warmup: Number | None = None,
     beta3_start: Number | None = None,
@@ -109,7 +109,8 @@ def ademamix(
         b3: decay of the slow average, or a function of the 1-based step t. None chooses it for `total_steps` (see
             :func:`ademamix.schedules.beta3_for_horizon`); without a horizon it is 0.9999.
         alpha: weight of the slow average, or a function of the 1-based step t; the paper finds 4 to 10 to work well.
-        total_steps: number of updates of the run. It sets the warm-ups and `b3` where they are left open.
+        total_steps: number of updates of the run. It sets the warm-ups and `b3` where they are left open. ``"open"``
+            for a run whose end is not planned yet: `b3` is 0.9999, and the warm-ups take ten times what it remembers.
         alpha_warmup, beta3_warmup: steps over which alpha and beta3 rise to their final values; 0 for no warm-up,
             None for `total_steps`. A function of t is taken as it is.
         beta3_start: where beta3 begins; None for `b1`.

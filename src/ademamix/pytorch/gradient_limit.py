@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ademamix.formats import GRADIENT_LIMIT
-from ademamix.pytorch.memory_order import PLAIN_TYPES
+from ademamix.pytorch.memory_order import are_plain
 
 SMALL = 1 << 14  # elements: smaller tensors are worth a copy, to be looked at together with others
 
@@ -37,7 +37,7 @@ def limited(grad: Tensor, limit: float = GRADIENT_LIMIT) -> Tensor:
 
 def limited_together(grads: list[Tensor]) -> list[Tensor]:
     """Return several gradients, limited. On a CPU, the sum of squares mostly shows that there is nothing to do."""
-    if all(type(grad) in PLAIN_TYPES and grad.is_cpu for grad in grads) and not torch.compiler.is_compiling():
+    if are_plain(grads) and all(grad.is_cpu for grad in grads) and not torch.compiler.is_compiling():
         small = [grad.flatten() for grad in grads if grad.numel() < SMALL]
         parts = [grad.flatten() for grad in grads if grad.numel() >= SMALL] + ([torch.cat(small)] if small else [])
         if all(torch.dot(part, part).item() < GRADIENT_LIMIT**2 for part in parts):

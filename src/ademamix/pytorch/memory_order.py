@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ademamix.pytorch.tensors import SHAPED_COLUMNS, Tensors
 
-PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))
+
+
+def are_plain(tensors: Iterable[Any]) -> bool:
+    """Tell whether tensors are of torch's own classes. All at once: a step asks it of every tensor."""
+    return PLAIN_TYPES.issuperset(map(type, tensors))
 
 
 def has_memory(tensor: Tensor) -> bool:

@@ -14,11 +14,12 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from ademamix import hyperparameters
 from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state, shards
 from ademamix.pytorch.coefficients import Settings
-from ademamix.pytorch.memory_order import completed
+from ademamix.pytorch.memory_order import are_plain, completed
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.storage import reduces
-from ademamix.pytorch.tensors import Place, Tensors
+from ademamix.pytorch.tensors import Tensors, whole_places
+from ademamix.schedules import Horizon
 
 
 class AdEMAMix(Optimizer):
@@ -48,6 +49,8 @@ class AdEMAMix(Optimizer):
             is stored, and the state is as large as AdamW's.
         alpha: weight of the slow average; the paper finds 4 to 10 to work well.
         total_steps: number of optimizer steps of the run. It sets the warm-ups and beta3 where they are left open.
+            ``"open"`` for a run whose end is not planned yet, as with a warmup-stable-decay schedule: beta3 is 0.9999,
+            and the warm-ups take ten times what it remembers (see :func:`ademamix.schedules.open_warmup`).
         alpha_warmup, beta3_warmup: steps over which alpha and beta3 rise to their final values; 0 for no warm-up,
             None for `total_steps`.
         beta3_start: where beta3 begins; None for beta1.
@@ -81,7 +84,7 @@ class AdEMAMix(Optimizer):
         betas: tuple[float | Tensor, ...] = hyperparameters.BETAS,
         *,
         alpha: float = hyperparameters.ALPHA,
-        total_steps: int | None = None,
+        total_steps: Horizon = None,
         alpha_warmup: int | None = None,
         beta3_warmup: int | None = None,
         beta3_start: float | None = None,
@@ -132,7 +135,7 @@ class AdEMAMix(Optimizer):
         cls,
         adamw: torch.optim.Adam,
         *,
-        total_steps: int | None = None,
+        total_steps: Horizon = None,
         alpha: float = 2.0,
         beta3: float | None = None,
         alpha_warmup: int | None = 0,
@@ -157,7 +160,7 @@ class AdEMAMix(Optimizer):
 
         Args:
             adamw: the optimizer to convert; amsgrad and L2 weight decay are refused.
-            total_steps: the steps that are still to come.
+            total_steps: the steps that are still to come, or ``"open"``.
             alpha: the paper switched with 2 at 110M parameters and with 1 at 1.3B.
             beta3: None for the value that suits `total_steps`, or 0.9999 without a horizon.
             alpha_warmup, beta3_warmup: the paper needs none after a switch.
@@ -240,13 +243,14 @@ class AdEMAMix(Optimizer):
         mixed = group["state_storage"] != "fp32"
         form = parameter_state.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
         fast_start = parameter_state.FAST_START
+        fits = form.fits if are_plain(group["params"]) else form.fits_parts
         states: list[dict[str, Any]] = []
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
             if grad is None or (mixed and reduces(param, group) != reduced):
                 continue
             state = self.state.get(param)
-            if state is None or not form.fits(*shards.parts_of(state, param, grad)):
+            if state is None or not fits(state, param, grad):
                 if not shards.is_sharded(grad):
                     grad = completed(grad)
                 if state is None or not parameter_state.is_ready(state, param, grad, form):
@@ -297,8 +301,10 @@ class AdEMAMix(Optimizer):
                 fast_starts: list[Tensor] = []
                 indices: list[int] = []
                 self._init_group(group, reduced, first_index, late, fast_starts, indices, *tensors.columns)
-                tensors = tensors._replace(places=[Place(index) for index in indices])
+                tensors = tensors._replace(places=whole_places(indices))
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
+                if len(indices) == len(group["params"]):
+                    break  # none is left to be reduced
             first_index += len(group["params"])
         if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
             return

@@ -38,6 +38,10 @@ class Form(NamedTuple):
         """Tell quickly whether a step can take `state` and `grad` as they are. False may be a false alarm."""
         return self.layout is not None and self.layout.fits(state, param, grad, reader)
 
+    def fits_parts(self, state: Mapping[str, Any], param: Tensor, grad: Tensor) -> bool:
+        """Tell the same of parameters that may be sharded, by their local parts."""
+        return self.fits(*shards.parts_of(state, param, grad))
+
 
 @cache
 def form_of(state_storage: str | None, *, has_fast: bool, skips: bool) -> Form:

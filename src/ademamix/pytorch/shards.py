@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ademamix.formats import BLOCK
 from ademamix.pytorch import block_codes
-from ademamix.pytorch.memory_order import PLAIN_TYPES, completed
+from ademamix.pytorch.memory_order import PLAIN_TYPES, are_plain, completed
 from ademamix.pytorch.tensors import Place, Tensors
 
 
@@ -41,7 +41,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def parts_of(state: Mapping[str, Any], param: Tensor, grad: Tensor) -> tuple[Mapping[str, Any], Tensor, Tensor]:
     """Return the local parts of a parameter, its state and its gradient, to be looked at."""
-    if type(param) in PLAIN_TYPES or not is_sharded(param) or not on_its_mesh(grad, param):
+    if not is_sharded(param) or not on_its_mesh(grad, param):
         return state, param, grad
     return {key: local(value) for key, value in state.items()}, local(param), local(grad)
 
@@ -76,7 +76,7 @@ def localised(tensors: Tensors) -> Tensors:
     A gradient that is spread in another way than its parameter, such as one that is still to be summed, is brought into
     its form first. This alone communicates, and not even this where gradients come from FSDP2.
     """
-    if not any(map(is_sharded, tensors.params)):
+    if are_plain(tensors.params) or not any(map(is_sharded, tensors.params)):
         return tensors
     columns = [
         [_local_gradient(grad, param) for grad, param in zip(column, tensors.params, strict=True)]

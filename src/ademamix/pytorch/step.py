@@ -19,7 +19,7 @@ from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 from ademamix.pytorch import shards, step_cpu, step_foreach, step_operator, step_single, step_triton, storage
 from ademamix.pytorch.coefficients import PerTensor, Settings, next_step, taken
 from ademamix.pytorch.core import check_memory, core, missing_core
-from ademamix.pytorch.memory_order import PLAIN_TYPES, has_memory
+from ademamix.pytorch.memory_order import are_plain, has_memory
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import Tensors
 
@@ -95,7 +95,8 @@ def ademamix_step(
     if not (flags.differentiable or torch.compiler.is_compiling()) and (as_tensors or not fused):
         check_memory([*tensors.columns, [*fast_starts.values()]])
     coefficients, advance_clocks = next_step(tensors, fast_starts, settings, as_tensors=as_tensors)
-    for part, own in _with_rows(_parts(tensors.as_real(), coefficients, fused=bool(fused))):
+    parts = _parts(tensors.as_real(), coefficients, fused=bool(fused))
+    for part, own in _with_rows(parts) if any(place.whole for place in tensors.places) else parts:
         update = _body(part, own, fused=bool(fused), foreach=bool(foreach))
         update(part, own, rounding, maximize=flags.maximize, grad_scale=grad_scale)
         if fused and not torch.compiler.is_compiling():
@@ -116,7 +117,7 @@ def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bo
 
 def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiable: bool) -> tuple[bool, bool]:
     """Choose (fused, foreach) for a caller who stated neither."""
-    plain = not differentiable and all(type(x) in PLAIN_TYPES for tensors in (params, grads) for x in tensors)
+    plain = not differentiable and are_plain(params) and are_plain(grads)
     # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
     if plain and core is not None and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
         return True, False

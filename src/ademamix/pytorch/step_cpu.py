@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from ademamix.pytorch import storage
-from ademamix.pytorch.block_codes import rows_of
 from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.core import core, reader
 from ademamix.pytorch.memory_order import arranged, as_vectors, copy_back
@@ -25,12 +26,13 @@ def update(
     factor = -1.0 if maximize else 1.0
     if grad_scale is not None:
         factor /= grad_scale.item()
-    distinct = {c: i for i, c in enumerate(dict.fromkeys(coefficients))}
+    distinct = {id(c): c for c in coefficients}  # tensors with the same clocks share one
+    numbers = {key: i for i, key in enumerate(distinct)}
     rest = (
         [place.param_index for place in tensors.places],
         _rows(tensors, rounding),
-        list(distinct),
-        [distinct[c] for c in coefficients],
+        list(distinct.values()),
+        [numbers[key] for key in map(id, coefficients)],
         reader,
         core.Options(factor, rounding.stochastic_params, rounding.seed, torch.get_num_threads()),
     )
@@ -44,14 +46,12 @@ def _rows(tensors: Tensors, rounding: Rounding) -> list[tuple[int, int, int, int
     """Return the rows of each tensor as the core knows them, which only random words and blocks depend on."""
     is_reduced = storage.is_reduced(tensors.slows[0])
     return [
-        _row(place, param) if is_reduced or (place.whole and param.dtype == torch.bfloat16) else ANYWHERE
+        _row(place, param.shape) if is_reduced or (place.whole and param.dtype == torch.bfloat16) else ANYWHERE
         for place, param in zip(tensors.places, tensors.params, strict=True)
     ]
 
 
-def _row(place: Place, param: Tensor) -> tuple[int, int, int, int]:
-    if not place.whole:  # quickly
-        size = rows_of(param.shape)[1]
-        return size, 0, 0, size
-    _, *row = place.rows(param.shape)
-    return tuple(row)  # type: ignore[return-value]
+@cache  # the same in every step
+def _row(place: Place, shape: torch.Size) -> tuple[int, int, int, int]:
+    _, size, first, first_column, whole_size = place.rows(shape)
+    return size, first, first_column, whole_size

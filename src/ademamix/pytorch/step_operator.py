@@ -10,7 +10,7 @@ from torch import Tensor
 from ademamix.pytorch import step_cpu, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Tensors, whole_places
 
 # The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
 _library = torch.library.Library("ademamix", "FRAGMENT")
@@ -42,7 +42,7 @@ def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, Rounding, bo
         arguments[:KERNEL_COLUMNS],
         arguments[KERNEL_COLUMNS:],
     )
-    tensors = Tensors.none().with_columns(*columns)._replace(places=[Place(index) for index in indices])
+    tensors = Tensors.none().with_columns(*columns)._replace(places=whole_places(indices))
     return tensors, matrix, Rounding(seed, stochastic_params), maximize
 
 

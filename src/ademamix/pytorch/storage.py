@@ -17,6 +17,7 @@ rounded stochastically: a slow EMA moves by 1e-4 of a gradient per step, which r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from ademamix import formats
 from ademamix.pytorch import block_codes, shards
+from ademamix.pytorch.memory_order import PLAIN_TYPES
 from ademamix.pytorch.rounding import bf16_random_part, to_bf16
 from ademamix.pytorch.tensors import MOMENT_KEYS, Tensors
 
@@ -53,10 +55,14 @@ def reduces(param: Tensor, group: Mapping[str, Any]) -> bool:
     """Tell whether the moments of `param` are to be stored in fewer bits than they are computed in."""
     return (
         group["state_storage"] != "fp32"
-        and MOMENT_DTYPES.get(param.dtype) == torch.float32
-        and formats.is_large(param.shape)
-        and shards.keeps_blocks(param)
+        and _can_be_reduced(param.dtype, param.shape)
+        and (type(param) in PLAIN_TYPES or shards.keeps_blocks(param))
     )
+
+
+@cache
+def _can_be_reduced(dtype: torch.dtype, shape: torch.Size) -> bool:
+    return MOMENT_DTYPES.get(dtype) == torch.float32 and formats.is_large(shape)
 
 
 def dtype_of(moment: str, param: Tensor, group: Mapping[str, Any]) -> torch.dtype | None:

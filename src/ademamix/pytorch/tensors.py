@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -69,6 +70,16 @@ class Place(NamedTuple):
         """Return the place of the entry at `i` in dimension 0 of a tensor, with its rows as part of all such rows."""
         first = (self.offsets[0] + i) * self.whole[1] + self.offsets[1]
         return Place(self.param_index, (first, *self.offsets[2:]), (self.whole[0] * self.whole[1], *self.whole[2:]))
+
+
+def whole_places(param_indices: Iterable[int]) -> list[Place]:
+    """Return the places of whole parameters. They are kept: every step asks for them."""
+    if torch.compiler.is_compiling():  # which warns of a cache, and makes them once
+        return [Place(index) for index in param_indices]
+    return list(map(_kept_place, param_indices))
+
+
+_kept_place = cache(Place)
 
 
 class Tensors(NamedTuple):
@@ -139,7 +150,7 @@ class Tensors(NamedTuple):
 
     def as_real(self) -> Tensors:
         """Return complex tensors as pairs of real ones, as torch.optim does."""
-        if not any(param.is_complex() for param in self.params):
+        if not any(map(Tensor.is_complex, self.params)):
             return self
         real = [
             [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in column]

@@ -203,6 +203,7 @@ def test_the_last_call_counts(tmp_path):
         (None, {}),
         ("", {}),
         ("beta1=0, total_steps=1e4", {"beta1": 0.0, "total_steps": 1e4}),
+        ("total_steps=open", {"total_steps": "open"}),
         ("t_alpha=10,t_beta3=20", {"alpha_warmup": 10.0, "beta3_warmup": 20.0}),
         ("fused=False,foreach=true,rounding_seed=3", {"fused": False, "foreach": True, "rounding_seed": 3}),
     ],

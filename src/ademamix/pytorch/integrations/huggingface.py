@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ademamix.pytorch.optimizer import AdEMAMix
+from ademamix.schedules import OPEN
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -100,7 +101,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "beta1": float,
     "beta2": float,
     "beta3": float,
-    "total_steps": float,  # numbers of steps may be written 1e4
+    "total_steps": lambda text: text if text == OPEN else float(text),  # numbers of steps may be written 1e4
     "alpha_warmup": float,
     "beta3_warmup": float,
     "beta3_start": float,
