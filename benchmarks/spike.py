@@ -38,7 +38,15 @@ def distances(spike: float, beta2: float, before: int, after: int) -> list[float
     generator = torch.Generator().manual_seed(0)
     params = [torch.zeros(ROWS, formats.BLOCK) for _ in range(2)]
     optimizers = [
-        AdEMAMix([param], betas=(0.9, beta2), total_steps=10_000, weight_decay=0.0, foreach=True, state_storage=storage)
+        AdEMAMix(
+            [param],
+            betas=(0.9, beta2),
+            total_steps=10_000,
+            weight_decay=0.0,
+            foreach=True,
+            state_storage=storage,
+            rounding_seed=0,
+        )
         for param, storage in zip(params, ("fp32", "compact"), strict=True)
     ]
     starts: list[torch.Tensor] = []

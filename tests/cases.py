@@ -43,10 +43,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def make(params: Any, **settings: Any) -> AdEMAMix:
-    """Build an optimizer that never warns about a missing horizon."""
+    """Build an optimizer that never warns about a missing horizon, and has the random words of others like it."""
     if "total_steps" not in settings:
         settings = {"alpha_warmup": 0, "beta3_warmup": 0, **settings}
-    return AdEMAMix(params, **settings)
+    return AdEMAMix(params, **{"rounding_seed": 0, **settings})
 
 
 def oracle_of(theta: Any, optimizer: AdEMAMix, group: int = 0, **more: Any) -> ReferenceAdEMAMix:

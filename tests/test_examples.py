@@ -48,7 +48,7 @@ def test_python_in_the_documentation(page, monkeypatch):
 
 def test_no_page_is_left_out():
     names = {page.name for page in PAGES if blocks_of(page)}
-    assert {"README.md", "pytorch.md", "integrations.md", "storage.md", "optax.md", "lab.md"} <= names
+    assert {"README.md", "pytorch.md", "integrations.md", "memory.md", "storage.md", "optax.md", "lab.md"} <= names
 
 
 def test_the_versions_of_trainers_are_those_that_are_installed():

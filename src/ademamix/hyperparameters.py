@@ -20,6 +20,10 @@ class _DefaultFloat(float):
     """A default value that can be told from the same value stated by the caller."""
 
 
+class _DefaultInt(int):
+    """A default value that can be told from the same value stated by the caller."""
+
+
 class _DefaultStr(str):
     """A default value that can be told from the same value stated by the caller."""
 
@@ -29,6 +33,7 @@ class _DefaultStr(str):
 BETAS = (0.9, 0.999)
 ALPHA = _DefaultFloat(5.0)
 STATE_STORAGE = _DefaultStr("fp32")
+ROUNDING_SEED = _DefaultInt(0)
 STATE_STORAGES = ("fp32", "bf16", "compact")
 NONFINITE = ("propagate", "skip")
 
@@ -280,9 +285,16 @@ def _check_lr_kind(lr: Any) -> None:
 
 
 def _checked_seed(seed: Any) -> int:
+    if type(seed) is _DefaultInt:
+        return seed
     if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
         raise ValueError(f"rounding_seed must be an integer in [0, 2**63), got {seed!r}")
     return int(seed)
+
+
+def is_stated(seed: int) -> bool:
+    """Tell whether the caller has chosen the `rounding_seed` of a new group."""
+    return not isinstance(seed, _DefaultInt)
 
 
 def _check_execution(raw: Mapping[str, Any]) -> None:

@@ -133,7 +133,8 @@ from ademamix import AdEMAMix
 def end(threads, storage):
     torch.set_num_threads(threads)
     param = torch.linspace(-1e-36, 1e-36, 200_000).view(400, 500)
-    optimizer = AdEMAMix([param], lr=1e-37, total_steps=20, weight_decay=0.0, state_storage=storage, fused=True)
+    settings = {"weight_decay": 0.0, "state_storage": storage, "rounding_seed": 0, "fused": True}
+    optimizer = AdEMAMix([param], lr=1e-37, total_steps=20, **settings)
     for step in range(5):
         param.grad = 1e-20 * torch.randn(400, 500, generator=torch.Generator().manual_seed(step))
         optimizer.step()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, report, reproduce, runs, sweep, train
+from ademamix.cli import bench, compare, plan, report, reproduce, runs, sweep, train
 from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
@@ -33,7 +33,7 @@ def parser() -> Parser:
     )
     reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (compare, train, sweep, reproduce, report, runs, bench):
+    for command in (compare, train, sweep, reproduce, report, runs, plan, bench):
         command.add(commands)
     return reader
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
@@ -16,6 +17,8 @@ from ademamix.pytorch.step import check_fused
 P = ParamSpec("P")
 
 ADAMW_AFTER_BETAS = ("eps", "weight_decay", "amsgrad")  # the order in which AdamW takes them without names
+
+_optimizers_of_one = itertools.count()  # in this process
 
 
 def named_after_betas(init: Callable[P, None]) -> Callable[P, None]:
@@ -54,6 +57,22 @@ def advise(param_groups: list[dict[str, Any]], stacklevel: int) -> None:
     for advice in dict.fromkeys(hyperparameters.advice(group) for group in param_groups):
         if advice is not None:
             warnings.warn(advice, stacklevel=stacklevel)
+
+
+def settle_seeds(param_groups: list[dict[str, Any]]) -> None:
+    """Give an optimizer of one parameter random words of its own, unless the caller has chosen a seed.
+
+    Words are keyed by the index of a parameter in its optimizer. Where each parameter has an optimizer, all are at 0,
+    and only the seed can tell them apart: it is the number of such optimizers that this process had before, in bits
+    that seeds chosen by hand do not reach. Nothing else will do. Shapes are those of many layers. Values are not the
+    same on all replicas before these are synchronised. Names are unknown. A number is the same wherever a program
+    constructs its optimizers in the same order, as replicas do, and is saved with the group, so that a resumed run has
+    it whatever was constructed before. The first has 0, as do all optimizers of several parameters.
+    """
+    is_alone = sum(len(group["params"]) for group in param_groups) == 1
+    for group in param_groups:
+        if not hyperparameters.is_stated(group["rounding_seed"]):
+            group["rounding_seed"] = next(_optimizers_of_one) << 32 if is_alone and group["params"] else 0
 
 
 def check_for_step(group: dict[str, Any]) -> None:

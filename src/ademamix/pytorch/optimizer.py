@@ -62,7 +62,8 @@ class AdEMAMix(Optimizer):
             reduced.
         stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
             `differentiable`. Parameters of other dtypes are always rounded to nearest.
-        rounding_seed: key of the generator of stochastic rounding.
+        rounding_seed: key of the generator of stochastic rounding. Left open it is 0; optimizers of one parameter each,
+            as for steps in backward hooks, are numbered, so that they do not share random words.
         nonfinite: ``"propagate"`` non-finite gradients into parameters and moments, as torch does, or ``"skip"``
             them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
         slow_clip: a bound on the slow part of each element of the update, |alpha m2| / (sqrt(nu_hat) + eps), for models
@@ -93,7 +94,7 @@ class AdEMAMix(Optimizer):
         weight_decay: float = 1e-2,
         state_storage: str = hyperparameters.STATE_STORAGE,
         stochastic_rounding: bool | None = None,
-        rounding_seed: int = 0,
+        rounding_seed: int = hyperparameters.ROUNDING_SEED,
         nonfinite: str = "propagate",
         slow_clip: float | None = None,
         foreach: bool | None = None,
@@ -129,6 +130,8 @@ class AdEMAMix(Optimizer):
         self._advises = False  # once for all groups, below
         super().__init__(params, defaults)
         del self._advises
+        groups.settle_seeds(self.param_groups)
+        self.defaults["rounding_seed"] = int(rounding_seed)  # of groups that are added later
         groups.advise(self.param_groups, stacklevel=4)  # advise, __init__, its decorator, the caller
 
     @classmethod
@@ -144,7 +147,7 @@ class AdEMAMix(Optimizer):
         beta3_start: float | None = None,
         state_storage: str = hyperparameters.STATE_STORAGE,
         stochastic_rounding: bool | None = None,
-        rounding_seed: int = 0,
+        rounding_seed: int = hyperparameters.ROUNDING_SEED,
         nonfinite: str = "propagate",
         slow_clip: float | None = None,
     ) -> AdEMAMix:

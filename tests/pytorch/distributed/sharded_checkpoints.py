@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, Shard
 from ademamix import AdEMAMix
 from ademamix.pytorch.distributed_checkpoint import AnyStorage
 from ademamix.pytorch.parameter_state import values_of
+from ademamix.pytorch.shards import local
 from cases import make
 
 SHAPES: list[tuple[int, ...]] = [(66, 512), (3, 2048), (9,), (128, 300)]  # uneven parts, empty ones, both
@@ -50,7 +51,7 @@ class Case(NamedTuple):
 
 CASES = [
     Case("compact", "compact"),
-    Case("compact", "compact", flat=True),
+    Case("compact", "compact", flat=True, asynchronous=True),
     Case("compact", "fp32", asynchronous=True),
     Case("fp32", "compact"),
     Case("bf16", "bf16"),
@@ -114,7 +115,9 @@ def save(folder: Path, case: Case) -> None:
         "optimizer": get_optimizer_state_dict(model, optimizer, options=case.options),
     }
     if case.asynchronous:
-        checkpoint.async_save(state, checkpoint_id=folder_of(folder, case)).result()
+        saving = checkpoint.async_save(state, checkpoint_id=folder_of(folder, case))
+        take_steps(model, optimizer, range(STEPS, STEPS + 2))  # training continues, and must not reach what is saved
+        saving.result()
     else:
         checkpoint.save(state, checkpoint_id=folder_of(folder, case))
 
@@ -199,3 +202,46 @@ def columns(folder: Path) -> None:
             source = saved if is_cut and param is model.weights[3] else expected
             for key in ("exp_avg", "exp_avg_slow", "exp_avg_sq"):
                 same(values_of(optimizer.state[param], key), values_of(source.state[other], key), (case, key))
+
+
+def one_optimizer_each(folder: Path) -> None:
+    """Optimizers of one parameter each are saved together, as torchtitan does, and resume with their random words."""
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+
+    def optimizers_of(model: torch.nn.Module) -> list[AdEMAMix]:
+        return [AdEMAMix([param], lr=0.01, total_steps=9, state_storage="compact") for param in model.parameters()]
+
+    def train(model: torch.nn.Module, optimizers: list[AdEMAMix], step: int) -> None:
+        for param, grad in zip(model.parameters(), gradients(SHAPES, step, torch.float32, with_nan=False), strict=True):
+            param.grad = part_of(grad, param)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    model, resumed = sharded_model(), sharded_model()
+    optimizers = optimizers_of(model)
+    train(model, optimizers, step=0)
+    saved = {
+        "model": get_model_state_dict(model),
+        "optimizer": get_optimizer_state_dict(model, optimizers, options=flat),
+    }
+    checkpoint.save(saved, checkpoint_id=folder / "each")
+    train(model, optimizers, step=1)
+
+    continued = optimizers_of(resumed)
+    state = {
+        "model": get_model_state_dict(resumed),
+        "optimizer": get_optimizer_state_dict(resumed, continued, options=flat),
+    }
+    checkpoint.load(state, checkpoint_id=folder / "each")
+    set_model_state_dict(resumed, state["model"])
+    set_optimizer_state_dict(resumed, continued, state["optimizer"], options=flat)
+    seeds = [[own.param_groups[0]["rounding_seed"] for own in group] for group in (optimizers, continued)]
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == len(SHAPES)
+    train(resumed, continued, step=1)
+    for first, second, param, other in zip(
+        optimizers, continued, model.parameters(), resumed.parameters(), strict=True
+    ):
+        assert torch.equal(local(param.detach()), local(other.detach()))
+        for key, value in first.state[param].items():
+            assert torch.equal(local(value), local(second.state[other][key])), key

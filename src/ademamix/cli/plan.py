@@ -1,0 +1,126 @@
+"""`ademamix plan`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from ademamix import memory_plan
+from ademamix.cli.arguments import Commands, positive
+from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
+from ademamix.memory_plan import PRECISIONS, SHARDINGS, STATE_FORMATS, DevicePlan
+
+SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+MOST_DIGITS = 15  # that a float holds
+
+
+def _listed(choices: dict[str, str]) -> str:
+    return "\n".join(f"  {name:<7} {title}" for name, title in choices.items())
+
+
+DESCRIPTION = f"""\
+Plan a run on paper: what a model of a given size takes on each device, with AdamW and with AdEMAMix.
+
+Memory is that of parameters, gradients, master copy and optimizer state, on the device that has most. Activations,
+gathered layers and buffers of the communication come on top. Traffic is what a device sends in each step.
+Nothing is trained or allocated, and no framework is loaded. A GB is 10^9 bytes.
+
+shardings:
+{_listed({name: row.title for name, row in SHARDINGS.items()})}
+
+precisions:
+{_listed({name: row.title for name, row in PRECISIONS.items()})}
+
+examples:
+  ademamix plan --params 70B --devices 1024
+  ademamix plan --params 1.3B --devices 8 --shard zero1 --precision bf16
+  ademamix plan --params 124M --json
+"""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "plan", help="memory and traffic per device, by storage and sharding, on paper", description=DESCRIPTION
+    )
+    parser.add_argument(
+        "--params",
+        type=parameters,
+        default="1.3B",
+        metavar="N",
+        help="parameters of the model, such as 124M or 70B (default: 1.3B)",
+    )
+    parser.add_argument("--devices", type=positive, default=1, metavar="N", help="devices in all (default: 1)")
+    parser.add_argument(
+        "--shard", choices=SHARDINGS, default="fsdp", metavar="KIND", help="what devices share (default: fsdp)"
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="mixed", metavar="KIND", help="of the weights (default: mixed)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in bytes (default: off)")
+    parser.set_defaults(run=_run)
+
+
+def parameters(text: str) -> int:
+    """Read a number of parameters.
+
+    >>> parameters("70B"), parameters("1.3B"), parameters("124M"), parameters("5000")
+    (70000000000, 1300000000, 124000000, 5000)
+    """
+    unit = SUFFIXES.get(text[-1:], 1)
+    digits = text[:-1] if unit > 1 else text
+    is_number = digits.replace(".", "", 1 if unit > 1 else 0).isdecimal() and len(digits) <= MOST_DIGITS
+    number = round(float(digits) * unit) if is_number else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of parameters such as 124M, 1.3B or 70B, got {text!r}")
+    return number
+
+
+def _run(options: argparse.Namespace) -> int:
+    shapes = memory_plan.weights_of(options.params)
+    settings = {"devices": options.devices, "shard": options.shard, "precision": options.precision}
+    plans = {state: memory_plan.plan(shapes, state, **settings) for state in STATE_FORMATS}
+    if options.json:
+        memory = {state: {**asdict(found), "memory": found.memory} for state, found in plans.items()}
+        print(json.dumps({"params": options.params, **settings, "per_device": memory}, indent=2))
+        return 0
+    width = width_of_output()
+    print(wrapped(_title(options), width), _memory(plans, width), _traffic(plans["fp32"], width), sep="\n\n")
+    return 0
+
+
+def _title(options: argparse.Namespace) -> str:
+    devices = "1 device" if options.devices == 1 else f"{options.devices:,} devices"
+    return (
+        f"{options.params:,} parameters on {devices}\n"
+        f"{options.shard}: {SHARDINGS[options.shard].title}\n"
+        f"{options.precision}: {PRECISIONS[options.precision].title}"
+    )
+
+
+def _memory(plans: dict[str, DevicePlan], width: int) -> str:
+    parts = ("parameters", "gradients", "master", "state", "memory")
+    rows = [
+        [STATE_FORMATS[state].title, *(_gigabytes(getattr(found, part)) for part in parts)]
+        for state, found in plans.items()
+    ]
+    return in_rows(["GB per device", "parameters", "gradients", "master", "state", "in all"], rows, width)
+
+
+def _traffic(sent: DevicePlan, width: int) -> str:
+    kinds = {"all-gather": sent.all_gather, "reduce-scatter": sent.reduce_scatter, "all-reduce": sent.all_reduce}
+    parts = [f"{kind} {_gigabytes(number)} GB" for kind, number in kinds.items() if number]
+    if not parts:
+        return wrapped("One device sends nothing.", width)
+    return wrapped(f"Sent per device and step, by AdamW and AdEMAMix alike: {', '.join(parts)}.", width)
+
+
+def _gigabytes(number: int) -> str:
+    """Write bytes as GB, with three digits.
+
+    >>> [_gigabytes(number) for number in (0, 275_039_870, 12_000_000_000, 1_234_567_890_123)]
+    ['0', '0.275', '12', '1,235']
+    """
+    size = number / 1e9
+    return f"{size:.3g}" if size < 1000 else f"{size:,.0f}"
