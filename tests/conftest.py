@@ -34,7 +34,12 @@ if TYPE_CHECKING:  # of the lab, which the tests of Triton do without
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
 # So does `processes.py` with scenarios that import trainers of an environment of their own.
-collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py", "pytorch/distributed/zero_stages.py"]
+collect_ignore = [
+    "optax/optax_suites.py",
+    "pytorch/fuzz_inputs.py",
+    "pytorch/distributed/megatron_slices.py",
+    "pytorch/distributed/zero_stages.py",
+]
 
 THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else torch.get_num_threads()  # several workers have the cores
 

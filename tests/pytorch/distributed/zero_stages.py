@@ -5,7 +5,6 @@ Each run is compared with an unsharded one of the same batches, and each step of
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,23 +12,28 @@ from typing import Any
 
 import deepspeed
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.distributed.tensor.debug import CommDebugMode
+from unsharded_runs import (
+    ACCUMULATED,
+    BYTES,
+    CLIP,
+    SETTINGS,
+    STEPS,
+    Model,
+    Watched,
+    batch,
+    distance,
+    loss_of,
+    states_of,
+    tolerance,
+    unsharded,
+)
 
-from ademamix import AdEMAMix
 from ademamix.pytorch.integrations.deepspeed import ademamix_of
 from cases import make
 
 deepspeed.utils.logger.setLevel("ERROR")
-STEPS = 3
-ACCUMULATED = 2
-CLIP = 0.5
-BYTES = {"fp32": 12.0, "bf16": 6.2, "compact": 4.2}  # for each parameter; biases are fp32
-# How far the parameters may be from those of an unsharded run with fp32 state, over the way that these have gone.
-# Processes add gradients up in another order; reduced storage rounds, and so does a model in bf16.
-DISTANCES = {"fp32": 3e-6, "bf16": 0.01, "compact": 0.03}
-ROUNDED = {"bf16": 0.005}
-SETTINGS = {"lr": 1e-2, "total_steps": 50, "alpha": 8.0}
 # Beside the stage: what is to be trained in bf16, with fp32 copies in the slices, and what is offloaded.
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -40,31 +44,6 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "offload": {"zero_force_ds_cpu_optimizer": False},
 }
-
-
-class Model(nn.Sequential):
-    """The slice of a process of four is large enough to be coded."""
-
-    def __init__(self, seed: int = 0) -> None:
-        torch.manual_seed(seed)
-        super().__init__(nn.Linear(512, 768), nn.ReLU(), nn.Linear(768, 256))
-
-    def groups(self) -> list[dict[str, Any]]:
-        """Return two groups: biases do not decay."""
-        named = dict(self.named_parameters())
-        return [
-            {"params": [param for name, param in named.items() if "weight" in name], "weight_decay": 0.1},
-            {"params": [param for name, param in named.items() if "bias" in name], "weight_decay": 0.0},
-        ]
-
-
-def batch(step: int, part: int, rank: int) -> Tensor:
-    generator = torch.Generator().manual_seed(10_000 * step + 100 * part + rank)
-    return torch.randn(4, 512, generator=generator)
-
-
-def loss_of(model: nn.Module, inputs: Tensor) -> Tensor:
-    return (model(inputs).float() - inputs[:, :256].float().abs()).square().mean()
 
 
 def started(stage: int, way: str, storage: str, seed: int = 0) -> Any:
@@ -100,66 +79,6 @@ def parameters_of(engine: Any) -> list[Tensor]:
         return [param.detach().float().clone() for param in engine.module.parameters()]
 
 
-def unsharded(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], AdEMAMix]:
-    """Return parameters before and after a run in this process alone, with the batches of all, and its optimizer.
-
-    The model computes in `dtype`; what is trained are fp32 copies of its parameters.
-    """
-    model = Model().to(dtype)
-    trained = copy.deepcopy(model).float()
-    before = [param.detach().clone() for param in trained.parameters()]
-    optimizer = make(trained.groups(), **SETTINGS)
-    parts = list(itertools.product(range(ACCUMULATED), range(distributed.get_world_size())))
-    for number in range(STEPS):
-        model.load_state_dict(trained.state_dict())
-        for part, rank in parts:
-            loss_of(model, batch(number, part, rank).to(dtype)).backward()
-            for param, computed in zip(trained.parameters(), model.parameters(), strict=True):
-                share = computed.grad.float() / len(parts)
-                param.grad = share if param.grad is None else param.grad + share
-                computed.grad = None
-        nn.utils.clip_grad_norm_(trained.parameters(), CLIP)
-        optimizer.step()
-        optimizer.zero_grad()
-    return before, [param.detach() for param in trained.parameters()], optimizer
-
-
-class Watched:
-    """Steps plain copies of the slices that an optimizer is given, and counts the collectives of its steps."""
-
-    def __init__(self, optimizer: AdEMAMix) -> None:
-        self.copies: dict[Tensor, tuple[Tensor, AdEMAMix]] = {}
-        self.steps = 0
-        self.collectives = 0
-        optimizer.register_step_pre_hook(self.before)
-        optimizer.register_step_post_hook(self.after)
-
-    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        for group, slice_ in slices_of(optimizer):
-            if slice_ not in self.copies:
-                own = slice_.detach().clone()
-                names = ("weight_decay", "state_storage")
-                self.copies[slice_] = own, make([own], **SETTINGS, **{name: group[name] for name in names})
-            self.copies[slice_][0].grad = slice_.grad.clone()
-        self.communication = CommDebugMode()
-        self.communication.__enter__()
-
-    def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.communication.__exit__(None, None, None)
-        self.collectives += self.communication.get_total_counts()
-        for _, slice_ in slices_of(optimizer):
-            own, plain = self.copies[slice_]
-            plain.step()
-            assert slice_.dim() == 1
-            assert torch.equal(slice_, own)
-            self.steps += 1
-
-
-def slices_of(optimizer: AdEMAMix) -> Iterator[tuple[dict[str, Any], Tensor]]:
-    for group in optimizer.param_groups:
-        yield from ((group, param) for param in group["params"] if param.grad is not None)
-
-
 def cells() -> Iterator[tuple[int, str, str]]:
     for stage, way, storage in itertools.product((1, 2, 3), WAYS, BYTES):
         if way == "plain" or storage != "bf16":
@@ -177,23 +96,15 @@ def trained(folder: Path) -> None:
         around_it = sum(step(engine, number) for number in range(STEPS))
         assert around_it > 0 or distributed.get_world_size() == 1, what
         assert (watched.steps, watched.collectives) == (2 * STEPS, 0), what
-        assert distance(parameters_of(engine), after, before) < max(DISTANCES[storage], ROUNDED.get(way, 0)), what
+        assert distance(parameters_of(engine), after, before) < tolerance(storage, in_bf16=way == "bf16"), what
         with ademamix_of(engine) as optimizer:
             assert optimizer.schedule() == reference.schedule(), what
             elements = sum(param.numel() for param, _ in states_of(optimizer))
+            assert all(param.dim() == 1 for param, _ in states_of(optimizer)), what
             found = optimizer.diagnostics()
         assert sum(group["reduced_bytes"] + group["full_bytes"] for group in found) <= BYTES[storage] * elements, what
         assert (found[0]["full_bytes"] == 0) == (storage != "fp32"), what
         engine.destroy()
-
-
-def distance(actual: list[Tensor], expected: list[Tensor], start: list[Tensor]) -> float:
-    """Return how far parameters are from those expected, over the way that these have gone."""
-    missed, gone = (
-        sum(float((one - other).square().sum()) for one, other in zip(expected, others, strict=True))
-        for others in (actual, start)
-    )
-    return (missed / gone) ** 0.5
 
 
 def resumed(folder: Path) -> None:
@@ -233,8 +144,3 @@ def forgotten(folder: Path) -> None:
         assert clocks == {(2, 1)}, stage
         assert any(group["params"] for group in engine.basic_optimizer.param_groups) == (stage == 2)
         engine.destroy()
-
-
-def states_of(optimizer: AdEMAMix) -> Iterator[tuple[Tensor, dict[str, Any]]]:
-    for group in optimizer.param_groups:
-        yield from ((param, optimizer.state[param]) for param in group["params"])
