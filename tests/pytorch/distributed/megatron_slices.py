@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from cpu_as_cuda import cpu_as_cuda
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -43,6 +42,7 @@ from unsharded_runs import (
 
 from ademamix import AdEMAMix
 from ademamix.pytorch.integrations.megatron import use_ademamix
+from cpu_as_cuda import cpu_as_cuda
 
 LR = SETTINGS["lr"]
 
