@@ -6,13 +6,16 @@ INSTALLED := $(VENV)/.installed
 TRITON_VENV := .venv-triton
 TRITON_BIN := $(TRITON_VENV)/bin
 TRITON_INSTALLED := $(TRITON_VENV)/.installed
+DEEPSPEED_VENV := .venv-deepspeed
+DEEPSPEED_BIN := $(DEEPSPEED_VENV)/bin
+DEEPSPEED_INSTALLED := $(DEEPSPEED_VENV)/.installed
 WHEELS_VENV := .venv-wheels
 WHEELS_BIN := $(WHEELS_VENV)/bin
 WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-distributed test-programs test-triton lint check-schemas fuzz bench wheels clean
+.PHONY: demo test test-distributed test-programs test-triton test-deepspeed lint check-schemas fuzz bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -34,6 +37,13 @@ test-programs: $(INSTALLED)
 TRITON_TESTS := tests/pytorch/test_triton.py tests/pytorch/integrations/test_torchtitan.py tests/test_examples.py
 test-triton: $(TRITON_INSTALLED)
 	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton $(TRITON_TESTS) $(ARGS)
+
+# DeepSpeed and Megatron-Core, in an environment without the many packages that they name and do not need here. DeepSpeed
+# compiles a part of itself when it is first used, and keeps it in build/.
+DEEPSPEED_TESTS := tests/pytorch/distributed tests/test_examples.py
+test-deepspeed: $(DEEPSPEED_INSTALLED)
+	ADEMAMIX_TEST_DEEPSPEED=1 DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions \
+	  $(DEEPSPEED_BIN)/python -m pytest -m deepspeed $(DEEPSPEED_TESTS) $(ARGS)
 
 lint: $(INSTALLED) check-schemas
 	$(BIN)/ruff check .
@@ -80,6 +90,17 @@ $(TRITON_INSTALLED): constraints.txt
 	$(TRITON_BIN)/pip install -q -c constraints.txt triton torchtitan numpy hypothesis pytest
 	touch $@
 
+$(DEEPSPEED_INSTALLED): $(BUILD_INPUTS)
+	$(PYTHON) -m venv $(DEEPSPEED_VENV)
+	$(DEEPSPEED_BIN)/pip install -q --upgrade pip
+	$(DEEPSPEED_BIN)/pip install -q $$(grep '^torch==' constraints.txt)
+	$(DEEPSPEED_BIN)/pip install -q -c constraints.txt einops hjson msgpack ninja packaging psutil py-cpuinfo pydantic \
+	  setuptools tqdm wheel numpy hypothesis pytest
+	DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(DEEPSPEED_BIN)/pip install -q -c constraints.txt --no-deps --no-build-isolation \
+	  deepspeed megatron-core
+	$(DEEPSPEED_BIN)/pip install -q -c constraints.txt --no-deps -e .
+	touch $@
+
 $(WHEELS_INSTALLED): constraints.txt
 	$(PYTHON) -m venv $(WHEELS_VENV)
 	$(WHEELS_BIN)/pip install -q --upgrade pip
@@ -87,4 +108,4 @@ $(WHEELS_INSTALLED): constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(TRITON_VENV) $(WHEELS_VENV) build dist out
+	rm -rf $(VENV) $(TRITON_VENV) $(DEEPSPEED_VENV) $(WHEELS_VENV) build dist out

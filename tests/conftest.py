@@ -33,7 +33,13 @@ if TYPE_CHECKING:  # of the lab, which the tests of Triton do without
     from ademamix.lab.runs.execution import Options
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
-collect_ignore = ["optax/optax_suites.py", "pytorch/fuzz_inputs.py"]
+# So does `processes.py` with scenarios that import trainers of an environment of their own.
+collect_ignore = [
+    "optax/optax_suites.py",
+    "pytorch/fuzz_inputs.py",
+    "pytorch/distributed/megatron_slices.py",
+    "pytorch/distributed/zero_stages.py",
+]
 
 THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else torch.get_num_threads()  # several workers have the cores
 
@@ -101,6 +107,7 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 MARKS_TO_ASK_FOR = {
+    "deepspeed": "ADEMAMIX_TEST_DEEPSPEED",
     "distributed": "ADEMAMIX_TEST_DISTRIBUTED",
     "programs": "ADEMAMIX_TEST_PROGRAMS",
     "triton": "TRITON_INTERPRET",

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 import runpy
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+
+from cpu_as_cuda import cpu_as_cuda
 
 ROOT = Path(__file__).parent.parent
 
 
 MARKS = {
+    # These two warn of what they do without, and of what torch has deprecated.
+    "deepspeed_zero": [pytest.mark.deepspeed, pytest.mark.filterwarnings("ignore")],
+    "megatron_core": [pytest.mark.deepspeed, pytest.mark.filterwarnings("ignore")],
     "torchtitan_spec": [
         pytest.mark.triton,
         pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # of torch's own compiler
         pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # a checkpoint of one process
-    ]
+    ],
 }
 EXAMPLES = [
     pytest.param(path, marks=MARKS.get(path.stem, ()), id=path.stem)
@@ -26,7 +32,8 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example(example, capsys):
-    runpy.run_path(str(example), run_name="__main__")
+    with cpu_as_cuda() if example.stem == "megatron_core" else nullcontext():
+        runpy.run_path(str(example), run_name="__main__")
     assert capsys.readouterr().out
 
 

@@ -23,9 +23,13 @@ def run(*scenarios: Callable[[Path], None], worlds: tuple[int, ...]) -> None:
 
     The folder that they are given is the same for all groups.
     """
-    names = ",".join(scenario.__name__ for scenario in scenarios)
+    run_by_name(scenarios[0].__module__, *[scenario.__name__ for scenario in scenarios], worlds=worlds)
+
+
+def run_by_name(module: str, *names: str, worlds: tuple[int, ...]) -> None:
+    """Do the same with scenarios of a module that is imported in those processes alone."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, scenarios[0].__module__, names, folder, *map(str, worlds)]
+        command = [sys.executable, __file__, module, ",".join(names), folder, *map(str, worlds)]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-TRAINERS = {"accelerate", "lightning", "peft", "torchtitan", "transformers", "trl"}
+TRAINERS = {"accelerate", "deepspeed", "lightning", "megatron", "peft", "torchtitan", "transformers", "trl"}
 
 PROGRAM = """
 import importlib, pkgutil, sys
