@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, report, reproduce, runs, sweep, train
+from ademamix.cli import bench, compare, report, reproduce, runs, sweep, together, train
 from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
@@ -40,9 +40,10 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    options = parser().parse_args(arguments)
+    with together.only_the_first_speaks():
+        options = parser().parse_args(arguments)
     try:
-        code = int(options.run(options))
+        code = together.carry_out(options)
         sys.stdout.flush()
         return code
     except UsageError as error:
