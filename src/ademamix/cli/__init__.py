@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import ademamix
 from ademamix.cli import bench, compare, report, reproduce, runs, sweep, together, train
 from ademamix.cli.arguments import Parser, UsageError
+from ademamix.lab import process_group
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
@@ -40,10 +41,16 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    with together.only_the_first_speaks():
-        options = parser().parse_args(arguments)
+    if process_group.of_torchrun().count > 1:
+        return together.carry_out(lambda: _run(arguments))
+    return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options = parser().parse_args(arguments)
     try:
-        code = together.carry_out(options)
+        together.check(options)
+        code = int(options.run(options))
         sys.stdout.flush()
         return code
     except UsageError as error:

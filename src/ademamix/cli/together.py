@@ -1,6 +1,6 @@
 """Commands under torchrun: process 0 carries one out, and the others take part in the training.
 
-Each process parses the command line, but only process 0 speaks, unless another fails alone.
+Process 0 alone reads the command line, writes and speaks; another speaks only if it fails alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from ademamix.cli.arguments import Parser, UsageError
+from ademamix.cli.arguments import UsageError
 from ademamix.lab import process_group
 
 EXPLAINED = """\
@@ -22,7 +22,7 @@ its key, its folder and, but for rounding, its numbers. It continues on any othe
 LAUNCH = "torchrun --nproc-per-node 2 -m ademamix"
 
 
-def add_shard(parser: Parser) -> None:
+def add_shard(parser: argparse.ArgumentParser) -> None:
     """Let a command be carried out by several processes, with the option for models too large for each."""
     parser.add_argument(
         "--shard",
@@ -32,35 +32,35 @@ def add_shard(parser: Parser) -> None:
     )
 
 
-@contextlib.contextmanager
-def only_the_first_speaks() -> Iterator[None]:
-    """In a block in which all processes would say the same, silence all but the first."""
-    if process_group.of_torchrun().is_first:
-        yield
-        return
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield
-
-
-def carry_out(options: argparse.Namespace) -> int:
-    """Carry out a command, on all processes if torchrun has started several."""
-    if process_group.of_torchrun().count == 1:
-        return int(options.run(options))
-    import torch
-
+def carry_out(command: Callable[[], int]) -> int:
+    """Call a function that returns an exit code on process 0, while the others take part in the training."""
     with process_group.joined() as group:
-        if not group.is_first:
-            return _assist(options)
-        _check(options)
-        torch.set_num_threads(options.threads)
-        return int(options.run(options))
+        if code := command() if group.is_first else _assist():
+            sys.exit(code)  # the others may be in the midst of a run, and must not be let go as at the end of all
+    return 0
 
 
-def _check(options: argparse.Namespace) -> None:
+def _assist() -> int:
+    """Take part in the training, silently unless this process fails alone."""
+    from ademamix.cli.run_options import lab_errors_explained
+    from ademamix.lab.train import Lost, assist
+
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), lab_errors_explained():
+            try:
+                assist()
+            except (Lost, KeyboardInterrupt):  # process 0 says so, or has said why it ended
+                return 2
+    except UsageError as error:
+        print(f"ademamix: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what several processes cannot do; prepare what they can."""
+    if process_group.current().count == 1:
+        return
     if not hasattr(options, "shard"):
         raise UsageError(f"`ademamix {options.command}` has no use for several processes: start it without torchrun")
     if getattr(options, "processes", None) is not None:
@@ -72,18 +72,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(
             f"--device {options.device} is one GPU: with --device cuda, each process of torchrun has its own"
         )
-
-
-def _assist(options: argparse.Namespace) -> int:
     import torch
 
-    from ademamix.cli.run_options import lab_errors_explained
-    from ademamix.lab.train import Lost, assist
-
-    with lab_errors_explained(), only_the_first_speaks():
-        torch.set_num_threads(getattr(options, "threads", 1))
-        try:
-            assist()
-        except Lost:  # process 0 says so, or has said why it ended
-            sys.exit(2)
-    return 0
+    torch.set_num_threads(options.threads)

@@ -179,9 +179,9 @@ def device_of(device: str) -> str:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Group]:
-    """Join the group of torchrun; at the end of the block process 0 lets the others go.
+    """Join the group of torchrun; at the end of the block, or an exit with code 0, process 0 lets the others go.
 
-    If the block raises, the group may be in the midst of a run: the others then find that process 0 is gone.
+    If the block raises, they may be in the midst of a run, and find that process 0 is gone.
     """
     import torch
 
@@ -189,11 +189,18 @@ def joined() -> Iterator[Group]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    group = current()
-    yield group
+    group, end = current(), None
+    try:
+        yield group
+    except SystemExit as exit_:
+        if exit_.code:
+            raise
+        end = exit_
     if group.is_first:
         group.announce(None)
     torch.distributed.destroy_process_group()
+    if end is not None:
+        raise end
 
 
 def is_loss(error: RuntimeError | MemoryError) -> bool:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from ademamix.lab import data, models, process_group
 from ademamix.lab.config import ConfigError, Run
 from ademamix.lab.data import DataError, Dataset, OnRead
@@ -67,7 +69,7 @@ def train(
     with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
-        process_group.current().announce((config, options, frozenset(keep_at)))
+        process_group.current().announce((config, options, frozenset(keep_at), torch.get_num_threads()))
         return _carry_out(config, options, _Watch(report, frozenset(keep_at), on_read))
 
 
@@ -75,7 +77,8 @@ def assist() -> None:
     """Take part in the runs that process 0 of this group carries out, until there are no more."""
     with _failures_explained():
         while (task := process_group.current().awaited()) is not None:
-            config, options, keep_at = task
+            config, options, keep_at, threads = task
+            torch.set_num_threads(threads)
             with contextlib.suppress(FailedTogether):
                 _carry_out(config, options, _Watch(keep_at=keep_at))
 
