@@ -58,8 +58,24 @@ def whole(value: Any, *, keep: bool = True) -> Any:
         return [whole(entry, keep=keep) for entry in value]
     if not shards.is_sharded(value):
         return value
-    gathered = value.full_tensor()
+    gathered = _gathered(value)
     return gathered if keep else None
+
+
+def _gathered(value: Any) -> Tensor:
+    """Return a whole tensor. Its bytes are gathered, for gloo knows no 16-bit integers, which compact state has."""
+    from torch.distributed.tensor import DTensor
+
+    if any(placement.is_partial() for placement in value.placements):  # a norm, of which each process has its part
+        summed: Tensor = value.full_tensor()
+        return summed
+    parts = shards.local(value.detach()).contiguous().unsqueeze(-1).view(torch.uint8)
+    shape = (*value.shape, value.element_size())
+    stride = torch.empty(shape, device="meta").stride()
+    spread = DTensor.from_local(
+        parts, value.device_mesh, value.placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+    return spread.full_tensor().view(value.dtype).squeeze(-1)
 
 
 def like(param: Tensor, value: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
 import sharded_checkpoints
+
 from processes import run
 
 
