@@ -184,11 +184,16 @@ def joined() -> Iterator[Group]:
     If the block raises, they may be in the midst of a run, and find that process 0 is gone.
     """
     import torch
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.init_process_group(backend, timeout=PATIENCE)
+    store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+    # torchrun may keep the store when it starts the processes again: addresses of those before must not be found
+    fresh = PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    torch.distributed.init_process_group(backend, timeout=PATIENCE, store=fresh, rank=rank, world_size=count)
     group, end = current(), None
     try:
         yield group
