@@ -1,3 +1,4 @@
+import pytest
 import sharded_checkpoints
 
 from processes import run
@@ -13,3 +14,8 @@ def test_a_checkpoint_of_one_process_loads_on_more():
 
 def test_parameters_cut_by_columns_load_what_was_cut_by_rows_and_codes_need_their_scales():
     run(sharded_checkpoints.columns, sharded_checkpoints.codes_without_scales, worlds=(2,))
+
+
+@pytest.mark.distributed
+def test_a_save_that_is_killed_half_way_leaves_the_one_before():
+    run(sharded_checkpoints.torn, worlds=(2, 2), kills=True)
