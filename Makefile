@@ -23,9 +23,10 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# All layouts of sharded parameters, in groups of 1 and 4 processes; `make test` has those of 2.
+# All layouts of sharded parameters, in groups of 1 and 4 processes; `make test` has those of 2. And runs of the lab on
+# several processes, some of which are killed.
 test-distributed: $(INSTALLED)
-	ADEMAMIX_TEST_DISTRIBUTED=1 $(BIN)/python -m pytest -m distributed tests/pytorch/distributed $(ARGS)
+	ADEMAMIX_TEST_DISTRIBUTED=1 $(BIN)/python -m pytest -m distributed tests $(ARGS)
 
 # What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
 test-programs: $(INSTALLED)

@@ -11,7 +11,7 @@ import torch
 from ademamix.lab.bench import runs_in_turns
 from ademamix.lab.bench.runs_in_turns import WARM_UP, measure
 from ademamix.lab.config import Optimizer
-from ademamix.lab.train import Training
+from ademamix.lab.training import Training
 from lab_runs import TINY, changed
 
 ADAMW = changed(TINY, optimizer=Optimizer(name="adamw", lr=1e-2))

@@ -14,13 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ademamix import AdEMAMix
 from ademamix.lab import config, data, models
-from ademamix.lab import train as train_module
+from ademamix.lab import training as training_module
 from ademamix.lab.config import ConfigError, ConstantThenLinear, Images, Mamba, Optimizer, Run, Text, ViT, read
 from ademamix.lab.learning_rate import learning_rate
 from ademamix.lab.probes import UpdateNorms
 from ademamix.lab.runs import pace
 from ademamix.lab.runs.record import RunError, RunFolder
-from ademamix.lab.train import Options, Training, train
+from ademamix.lab.train import Options, train
+from ademamix.lab.training import Training
 from lab_runs import DOCS, TINY, changed, outcome
 
 MAMBA = changed(TINY, model=Mamba(kind="mamba", width=16, layers=1, state=4, context=16))
@@ -70,8 +71,8 @@ def test_validation_is_the_mean_over_its_examples(tmp_path: Path, monkeypatch: p
     run = changed(TINY, validation_examples=70)
     dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path)
     (everything,) = dataset.validation(70, chunk=70)
-    for logits_at_once in (train_module.VALIDATION_LOGITS, 1):  # a chunk of 32, and of a single example
-        monkeypatch.setattr(train_module, "VALIDATION_LOGITS", logits_at_once)
+    for logits_at_once in (training_module.VALIDATION_LOGITS, 1):  # a chunk of 32, and of a single example
+        monkeypatch.setattr(training_module, "VALIDATION_LOGITS", logits_at_once)
         training = Training(run, dataset, "cpu")
         assert training.validate()["validation_loss"] == pytest.approx(training.loss_on(everything), rel=1e-6)
 
@@ -218,10 +219,10 @@ def test_update_norms_are_those_of_the_change_over_a_span(parameters: str, tmp_p
 def test_a_batch_is_processed_in_parts_that_fit_into_the_memory_for_logits(tmp_path: Path) -> None:
     run = changed(TINY, batch=12)
     dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path)
-    example = train_module.BYTES_PER_LOGIT * 16 * dataset.outputs
+    example = training_module.BYTES_PER_LOGIT * 16 * dataset.outputs
 
     def parts(examples: float, **fields: object) -> int:
-        return train_module.parts_of_a_batch(changed(run, **fields), dataset.outputs, int(examples * example))
+        return training_module.parts_of_a_batch(changed(run, **fields), dataset.outputs, int(examples * example))
 
     assert [parts(examples) for examples in (12, 11.9, 4, 3.9, 1, 0.1)] == [1, 2, 3, 4, 12, 12]
     assert parts(12, accumulate=3) == 3

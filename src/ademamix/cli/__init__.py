@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, plan, report, reproduce, runs, sweep, train
+from ademamix.cli import bench, compare, plan, report, reproduce, runs, sweep, together, train
 from ademamix.cli.arguments import Parser, UsageError
+from ademamix.lab import process_group
 from ademamix.lab.runs.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
@@ -40,8 +41,15 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if process_group.of_torchrun().count > 1:
+        return together.carry_out(lambda: _run(arguments))
+    return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = parser().parse_args(arguments)
     try:
+        together.check(options)
         code = int(options.run(options))
         sys.stdout.flush()
         return code

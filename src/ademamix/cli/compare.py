@@ -16,6 +16,7 @@ from ademamix.cli.run_options import (
     laboratory,
     with_options,
 )
+from ademamix.cli.together import EXPLAINED, add_shard
 
 if TYPE_CHECKING:
     from ademamix.lab.comparison.arms import Comparison
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_ARMS = ("adamw", "adamw:steps=2x", "ademamix")
 
 SUMMARY = "train a model with AdamW and with AdEMAMix, and show the difference"
-INTRODUCTION = """\
+INTRODUCTION = (
+    """\
 Train the same model with AdamW and with AdEMAMix on the same batches, side by side, and show the difference.
 
 Without options: a small transformer on the sources of Python's standard library, with AdEMAMix for 20,000 steps and
@@ -42,7 +44,10 @@ rates again. betas that you state stay.
 
 Results are kept: the same call shows them again at once, and a call that was stopped continues. The report, the picture
 and its numbers go to a folder in DIR/compare, one per comparison.
+
 """
+    + EXPLAINED
+)
 
 EPILOG = """\
 examples:
@@ -52,6 +57,7 @@ examples:
   ademamix compare --model vit-tiny --batch 64 --steps 3k --tune
   ademamix compare --optimizers adamw ademamix ademamix:state_storage=compact lion:lr=5e-4,weight_decay=0.5
   ademamix compare --optimizers adamw adamw:steps=40k ademamix:steps=1.5x
+  torchrun --nproc-per-node 2 -m ademamix compare --steps 5k
 """
 
 REPORT_WIDTH = 100  # columns of report.txt
@@ -85,6 +91,7 @@ def add(commands: Commands) -> None:
         help="search each optimizer's learning rate and beta2 first, see above; without N it is 5 (default: no search)",
     )
     add_options_of_several_runs(parser)
+    add_shard(parser)
     parser.set_defaults(run=_run)
 
 

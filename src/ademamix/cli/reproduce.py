@@ -16,6 +16,7 @@ from ademamix.cli.run_options import (
     lab_errors_explained,
     laboratory,
 )
+from ademamix.cli.together import EXPLAINED, add_shard
 from ademamix.lab.recipes import RECIPES
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 ALL = "all"
 
-DESCRIPTION = """\
+DESCRIPTION = (
+    """\
 Run results of the paper: their numbers, their figures, and for each claim of the paper whether it holds here.
 
 recipes:
@@ -42,7 +44,10 @@ Ctrl-C or worse, continues from there when it is given again, and recipes share 
 Of several recipes, the runs come first, then each recipe, then a page (see `ademamix report`) and a table of what
 holds. A run that diverges is a result; one that fails leaves its recipe out, and the others continue. --archive keeps
 a small record of each run, which can be committed, and takes runs from there in place of training them.
+
 """
+    + EXPLAINED
+)
 
 EPILOG = """\
 examples:
@@ -52,6 +57,7 @@ examples:
   ademamix reproduce all --dry-run
   ademamix reproduce all --processes 2 --archive benchmarks/results/laptop
   ademamix reproduce all --no-training --archive benchmarks/results/laptop
+  torchrun --nproc-per-node 8 -m ademamix reproduce lm-comparison --scale paper --device cuda
 """
 
 
@@ -103,6 +109,7 @@ def add(commands: Commands) -> None:
     )
     add_processes(parser)
     add_execution_options(parser, threads=1)
+    add_shard(parser)
     parser.set_defaults(run=_run)
 
 

@@ -21,6 +21,8 @@ from ademamix.cli.arguments import (
     small_count,
     writable_folder,
 )
+from ademamix.cli.together import LAUNCH
+from ademamix.lab import process_group
 from ademamix.lab.optimizers import OPTIMIZERS, WEIGHT_DECAY
 from ademamix.lab.recipes import SCALES
 
@@ -170,12 +172,19 @@ def execution_options(options: argparse.Namespace) -> Options:
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise UsageError("--wandb needs the package wandb, which is not installed: pip install wandb")
     _check_device(options.device)
+    shard = getattr(options, "shard", False)  # not every command has it
+    if shard and process_group.current().count == 1:
+        raise UsageError(
+            "--shard divides the model among the processes of torchrun, and there is only this one: "
+            f"{LAUNCH} {options.command} ... --shard"
+        )
     return Options(
         options.out,
         device=options.device,
         save_every=options.save_every,
         logits_bytes=max(1, int(options.logits_memory * (1 << 30))),
         wandb=options.wandb,
+        shard=shard,
     )
 
 
@@ -183,7 +192,8 @@ def laboratory(options: argparse.Namespace) -> Lab:
     """Return where and how several runs are carried out."""
     from ademamix.lab.runs.laboratory import Lab
 
-    return Lab(execution_options(options), options.processes, options.threads)
+    how = execution_options(options)
+    return Lab(how, 1 if process_group.current().count > 1 else options.processes, options.threads)
 
 
 def _check_device(device: str) -> None:

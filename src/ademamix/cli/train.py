@@ -18,25 +18,32 @@ from ademamix.cli.run_options import (
     lists,
     with_options,
 )
+from ademamix.cli.together import EXPLAINED, add_shard
+from ademamix.lab import process_group
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.runs.execution import Progress
 
-INTRODUCTION = """\
+INTRODUCTION = (
+    """\
 Train one model.
 
 A run is kept in DIR/runs/KEY, where KEY is the hash of everything that decides its numbers. The folder has config.json,
 metrics.jsonl, environment.json and tensorboard/; checkpoints/ while the run lasts; and at its end result.json and
 model/, a Hugging Face checkpoint. If it is stopped at any moment, by Ctrl-C or kill -9, the same command continues from
 the last checkpoint and ends with the same bits.
+
 """
+    + EXPLAINED
+)
 
 EPILOG = """\
 examples:
   ademamix train --optimizer ademamix:alpha=8 --steps 5k
   ademamix train --model vit-tiny --optimizer adamw:lr=1e-3 --steps 2k --batch 64
   ademamix train --config out/runs/0123456789abcdef/config.json
+  torchrun --nproc-per-node 2 -m ademamix train --steps 5k
+  torchrun --nproc-per-node 8 --max-restarts 3 -m ademamix train --model gpt-1.3b --batch 128 --device cuda --shard
 """
 
 
@@ -58,7 +65,8 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--seed", type=seed, help="of parameters, order of the data and dropout (default: 0)")
     add_run_options(parser)
-    add_execution_options(parser, threads=os.cpu_count() or 1)
+    add_execution_options(parser, threads=max(1, (os.cpu_count() or 1) // process_group.processes_here()))
+    add_shard(parser)
     parser.lists = lists
     parser.set_defaults(run=_run)
 
@@ -66,9 +74,8 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    from ademamix.lab import train
     from ademamix.lab.optimizers import transitions
-    from ademamix.lab.runs import notices
+    from ademamix.lab.runs import in_turn
     from ademamix.lab.runs.display import Display
     from ademamix.lab.runs.runner import Status, kept_results
 
@@ -80,25 +87,7 @@ def _run(options: argparse.Namespace) -> int:
         status, name = Status(config), config.optimizer.name
         before = " (trained before)" if kept_results({name: config}, how) else ""
         with Display(f"Run {config.key} in {how.runs}: {config.steps:,} steps") as display:
-
-            def show(
-                *, progress: Progress | None = None, waits: bool = False, read: tuple[int, int | None] | None = None
-            ) -> None:
-                status.progress, status.waits, status.read = progress, waits, read
-                display({name: status})
-
-            def notice(text: str) -> None:
-                status.notices.append(text)
-                display({name: status})
-
-            with notices.told(notice):
-                status.result = train.train(
-                    config,
-                    how,
-                    report=lambda progress: show(progress=progress),
-                    on_wait=lambda: show(waits=True),
-                    on_read=lambda count, wanted: show(read=(count, wanted)),
-                )
+            status.result = in_turn.carried_out(status, how, lambda: display({name: status}))
             display({name: status})
     result = status.result
     end = "diverged" if result.diverged else f"validation loss {result.validation_loss:.4f}"

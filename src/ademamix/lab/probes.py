@@ -14,7 +14,7 @@ from ademamix.lab.fields import Config, NotNegative, Positive
 
 if TYPE_CHECKING:  # a config is read without torch
     from ademamix.lab.data import Batch
-    from ademamix.lab.train import Training
+    from ademamix.lab.training import Training
 
 Memory = dict[str, Any]
 
@@ -150,11 +150,13 @@ class UpdateNorms(_Probe):
             return {}
         from torch.nn.utils import get_total_norm
 
+        from ademamix.lab import replicas
+
         changes = [
-            parameter.detach().float() - origin.float()
+            parameter.detach().float() - replicas.like(parameter, origin).float()
             for parameter, origin in zip(training.model.parameters(), memory["origin"], strict=True)
         ]
-        return {f"norm_of_{self.span}_updates": get_total_norm(changes).item()}
+        return {f"norm_of_{self.span}_updates": replicas.whole(get_total_norm(changes)).item()}
 
 
 class TrainingLoss(_Regular):

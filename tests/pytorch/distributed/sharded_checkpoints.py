@@ -5,6 +5,8 @@ The first group of processes saves, the others load what it has saved. All compa
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import torch
 from sharded_steps import assert_same_part, gradients, values
 from torch import distributed
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -106,7 +109,7 @@ def folder_of(folder: Path, case: Case) -> str:
     return str(folder / f"{case.saved}-{case.flat}-{case.asynchronous}-{case.loaded}")
 
 
-def save(folder: Path, case: Case) -> None:
+def save(folder: Path, case: Case) -> tuple[torch.nn.Module, AdEMAMix]:
     model = sharded_model()
     optimizer = optimizer_of(model, case.saved, flat=case.flat)
     take_steps(model, optimizer, range(STEPS))
@@ -120,6 +123,7 @@ def save(folder: Path, case: Case) -> None:
         saving.result()
     else:
         checkpoint.save(state, checkpoint_id=folder_of(folder, case))
+    return model, optimizer
 
 
 def load(folder: Path, case: Case, model: torch.nn.Module, planner: Any) -> AdEMAMix:
@@ -182,6 +186,39 @@ def codes_without_scales(folder: Path) -> None:
     save(folder, case)
     with pytest.raises(ValueError, match="AnyStorage"):
         load(folder, case, sharded_model(), None)
+
+
+class Killing(DefaultSavePlanner):
+    """Kills this process when half of the tensors that it has to save are written."""
+
+    def resolve_data(self, write_item: Any) -> Any:
+        self.left = getattr(self, "left", len(self.plan.items)) - 1
+        if self.left < len(self.plan.items) // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().resolve_data(write_item)
+
+
+def torn(folder: Path) -> None:
+    """The first group saves, and one of it is killed in the midst of the next save; the second group continues."""
+    case = Case("compact", "compact")
+    newer = folder / "newer"
+    if newer.exists():
+        assert list(newer.glob("__1_*"))  # what was written
+        assert not (newer / ".metadata").exists()
+        compare(folder, case, sharded_model())
+        return
+    model, optimizer = save(folder, case)
+    distributed.barrier()
+    take_steps(model, optimizer, range(STEPS, STEPS + 1))
+    is_victim = distributed.get_rank() == 1
+    with pytest.raises((RuntimeError, checkpoint.CheckpointException), match=r"Connection closed|reset by peer"):
+        checkpoint.save(
+            {"optimizer": get_optimizer_state_dict(model, optimizer)},
+            checkpoint_id=str(newer),
+            planner=Killing() if is_victim else None,
+        )
+    assert not is_victim
+    os._exit(0)  # the group is broken, and has nothing to wait for
 
 
 def columns(folder: Path) -> None:

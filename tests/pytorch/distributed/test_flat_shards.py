@@ -1,4 +1,5 @@
 import flat_shards
+
 from processes import run
 
 

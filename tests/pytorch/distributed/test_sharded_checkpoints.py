@@ -1,4 +1,6 @@
+import pytest
 import sharded_checkpoints
+
 from processes import run
 
 
@@ -16,3 +18,8 @@ def test_parameters_cut_by_columns_load_what_was_cut_by_rows_and_codes_need_thei
 
 def test_optimizers_of_one_parameter_each_resume_with_their_random_words():
     run(sharded_checkpoints.one_optimizer_each, worlds=(2,))
+
+
+@pytest.mark.distributed
+def test_a_save_that_is_killed_half_way_leaves_the_one_before():
+    run(sharded_checkpoints.torn, worlds=(2, 2), kills=True)

@@ -1,5 +1,6 @@
 import pytest
 import sharded_models
+
 from processes import run
 
 

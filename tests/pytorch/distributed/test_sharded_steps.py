@@ -1,5 +1,6 @@
 import pytest
 import sharded_steps
+
 from processes import run
 
 

@@ -21,7 +21,7 @@ import torch
 from ademamix.lab.config import Run
 from ademamix.lab.data import load
 from ademamix.lab.optimizers.memory import state_bytes
-from ademamix.lab.train import Training
+from ademamix.lab.training import Training
 
 WARM_UP = 3
 """Steps that are not timed: in the first ones state is allocated and kernels are loaded."""

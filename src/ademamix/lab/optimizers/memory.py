@@ -9,6 +9,8 @@ from typing import Any
 def state_bytes(optimizer: Any) -> int:
     """Count the bytes of all tensors in the state of `optimizer`, including clocks and tables; shared memory once.
 
+    Tensors that are divided among processes count as a whole.
+
     >>> import torch
     >>> point = torch.ones(1000)
     >>> point.grad = torch.ones(1000)
@@ -17,10 +19,13 @@ def state_bytes(optimizer: Any) -> int:
     >>> state_bytes(optimizer)  # two averages and a clock
     8004
     """
+    from ademamix.pytorch import shards
+
     storages = {}
     for tensor in _tensors(optimizer.state):
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
+        part = shards.local(tensor)
+        storage = part.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes() if part is tensor else tensor.numel() * tensor.element_size()
     return sum(storages.values())
 
 
@@ -28,8 +33,10 @@ def _tensors(value: Any) -> Iterator[Any]:
     """Yield the tensors in nested containers; for a tensor that wraps others, the wrapped ones."""
     import torch
 
+    from ademamix.pytorch import shards
+
     if isinstance(value, torch.Tensor):
-        if not hasattr(value, "__tensor_flatten__"):
+        if not hasattr(value, "__tensor_flatten__") or shards.is_sharded(value):
             yield value
             return
         value = [getattr(value, name) for name in value.__tensor_flatten__()[0]]

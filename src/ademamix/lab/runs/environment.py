@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ademamix
-from ademamix.lab import data
+from ademamix.lab import data, process_group
 from ademamix.lab.config import Data
 from ademamix.lab.data.hub import is_of_the_hub
 from ademamix.lab.runs.machine import processor
@@ -75,6 +75,8 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
         "threads": torch.get_num_threads(),
         "device": device,
     }
+    if (processes := process_group.current().count) > 1:
+        now["processes"] = processes
     history = (folder.read_json(FILE) or {}).get("carried_out", [])
     if not history or {**history[-1], "after_step": step} != {**now, "after_step": step}:
         history.append({"after_step": step, **now})

@@ -26,6 +26,8 @@ class Options:
     """Memory for the logits of a batch, which is processed in as many parts as that takes."""
     wandb: str | None = None
     """A project of Weights & Biases to record to."""
+    shard: bool = False
+    """Whether a group of processes divides the model among them, in place of a copy for each."""
 
     def __post_init__(self) -> None:
         if not 0 < self.save_share <= 1:

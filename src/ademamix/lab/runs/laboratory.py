@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ademamix.lab import process_group
 from ademamix.lab.config import Run
 from ademamix.lab.runs.archive import Archive
 from ademamix.lab.runs.display import Display
@@ -61,6 +62,10 @@ class Lab:
         if kept:
             title += f"\nTrained before, and not again: {'; '.join(kept)}."
         with Display(title, self.at_once) as display:
+            if process_group.current().count > 1:
+                from ademamix.lab.runs.in_turn import run_in_turn  # imports torch: showing results does not wait for it
+
+                return run_in_turn(runs, self.options, kept=kept, watch=self._archiving(display), keep_going=keep_going)
             return run_all(
                 runs,
                 self.options,
