@@ -12,7 +12,7 @@ WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-distributed test-programs test-triton lint check-schemas fuzz bench wheels clean
+.PHONY: demo test test-cluster test-distributed test-programs test-triton lint check-schemas fuzz bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -23,6 +23,10 @@ test: $(INSTALLED)
 # All layouts of sharded parameters, in groups of 1 and 4 processes; `make test` has those of 2.
 test-distributed: $(INSTALLED)
 	ADEMAMIX_TEST_DISTRIBUTED=1 $(BIN)/python -m pytest -m distributed tests/pytorch/distributed $(ARGS)
+
+# Runs on the nodes of a Ray cluster, two on this machine, which are killed.
+test-cluster: $(INSTALLED)
+	ADEMAMIX_TEST_CLUSTER=1 $(BIN)/python -m pytest -m cluster tests/lab $(ARGS)
 
 # What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
 test-programs: $(INSTALLED)

@@ -64,10 +64,10 @@ class RayTasks:
         room = sum(min(int(node.get(kind, 0) // count) for kind, count in wanted.items()) for node in nodes)
         if not room:
             most = max(int(node.get("CPU", 0)) for node in nodes)
-            needs = f"{threads} cores (--threads)" + (" and a GPU (--device)" if "GPU" in wanted else "")
+            needs = f"{threads} core{'s' * (threads > 1)} (--threads)" + " and a GPU (--device)" * ("GPU" in wanted)
             raise RunError(
-                f"no node of the Ray cluster {self.address} has room for a run, which needs {needs}; the largest has "
-                f"{most} cores. Ask for less or, if nodes are to join, state --processes"
+                f"no node of the Ray cluster {self.address} has room for a run, which needs {needs}; the most cores of "
+                f"a node are {most}. Ask for less or, if nodes are to join, state --processes"
             )
         return room
 
@@ -81,7 +81,7 @@ class RayTasks:
         out = options.out.absolute()
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=out, prefix=".seen-by-nodes-") as sign:
-            task = _Task(_Order(replace(options, out=out), threads, Path(sign.name), Path.cwd()), events)
+            task = _Task(Order(replace(options, out=out), threads, Path(sign.name), Path.cwd()), events)
             try:
                 yield task
             finally:
@@ -121,7 +121,7 @@ def _quiet() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Order:
+class Order:
     """What a node is told beside the run."""
 
     options: Options
@@ -135,7 +135,7 @@ class _Order:
 class _Task:
     """A place for one task at a time; a thread passes on what that says, and repeats it if its node dies."""
 
-    def __init__(self, order: _Order, events: Events) -> None:
+    def __init__(self, order: Order, events: Events) -> None:
         self.run: str | None = None
         self._order, self._events = order, events
         self._thread: threading.Thread | None = None
@@ -231,7 +231,7 @@ def _seen(folder: RunFolder) -> dict[str, Any]:
     return {"finished": True}
 
 
-def carry_out(config: Run, keep_at: Sequence[int], order: _Order) -> Iterator[dict[str, Any]]:
+def carry_out(config: Run, keep_at: Sequence[int], order: Order) -> Iterator[dict[str, Any]]:
     """Have a process of this node carry out a run, and yield what that says; the body of a task."""
     if not order.sign.exists():
         yield {
