@@ -38,6 +38,10 @@ class Event:
     message: dict[str, Any]
 
 
+ENDS = frozenset({"finished", "failed", "stopped"})
+"""The messages after which a worker has nothing more to say about a run."""
+
+
 Events: TypeAlias = "queue.Queue[Event]"
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs.carriers import Event, Events
+from ademamix.lab.runs.carriers import ENDS, Event, Events
 from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.interrupt import asked_to_stop
 from ademamix.lab.runs.local_processes import LocalProcesses
@@ -185,7 +185,7 @@ class _Task:
             except TaskCancelledError:
                 self._tell({"stopped": True})
                 return
-            except (RayTaskError, RunError) as error:
+            except (RayTaskError, RunError, OSError) as error:
                 last = str(error).strip().splitlines()[-1]
                 self._tell({"failed": f"its node could not carry it out: {last}"})
                 return
@@ -213,7 +213,9 @@ class _Task:
             if "stopped" in message:
                 return self._dismissed  # if not by us, its node is being shut down
             self._tell(_seen(RunFolder(options.runs, config)) if "finished" in message else message)
-        return True
+            if message.keys() & ENDS:
+                return True  # at once: this place may have the next run by now, and the node may die
+        return self._dismissed
 
     def _tell(self, message: dict[str, Any]) -> None:
         self._events.put(Event(self, message))
@@ -247,7 +249,7 @@ def carry_out(config: Run, keep_at: Sequence[int], order: Order) -> Iterator[dic
     ):
         process.begin(config.key, config, keep_at)
         message: dict[str, Any] = {}
-        while not message.keys() & {"finished", "failed", "stopped"}:
+        while not message.keys() & ENDS:
             if stop.is_set():
                 process.dismiss()
             with contextlib.suppress(queue.Empty):
