@@ -15,7 +15,8 @@ WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-distributed test-programs test-triton test-deepspeed lint check-schemas fuzz bench wheels clean
+.PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas fuzz bench \
+  wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -27,6 +28,10 @@ test: $(INSTALLED)
 # several processes, some of which are killed.
 test-distributed: $(INSTALLED)
 	ADEMAMIX_TEST_DISTRIBUTED=1 $(BIN)/python -m pytest -m distributed tests $(ARGS)
+
+# Runs on the nodes of a Ray cluster, two on this machine, which are killed.
+test-cluster: $(INSTALLED)
+	ADEMAMIX_TEST_CLUSTER=1 $(BIN)/python -m pytest -m cluster tests/lab $(ARGS)
 
 # What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
 test-programs: $(INSTALLED)

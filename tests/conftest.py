@@ -107,6 +107,7 @@ def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 MARKS_TO_ASK_FOR = {
+    "cluster": "ADEMAMIX_TEST_CLUSTER",
     "deepspeed": "ADEMAMIX_TEST_DEEPSPEED",
     "distributed": "ADEMAMIX_TEST_DISTRIBUTED",
     "programs": "ADEMAMIX_TEST_PROGRAMS",

@@ -24,10 +24,10 @@ def run(*scenarios: Callable[[Path], None], worlds: tuple[int, ...], kills: bool
 
     The folder that they are given is the same for all groups. If a scenario `kills` processes, that is no failure.
     """
-    run_by_name(scenarios[0].__module__, *[scenario.__name__ for scenario in scenarios], worlds=worlds)
+    run_by_name(scenarios[0].__module__, *[scenario.__name__ for scenario in scenarios], worlds=worlds, kills=kills)
 
 
-def run_by_name(module: str, *names: str, worlds: tuple[int, ...]) -> None:
+def run_by_name(module: str, *names: str, worlds: tuple[int, ...], kills: bool = False) -> None:
     """Do the same with scenarios of a module that is imported in those processes alone."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, module, ",".join(names), folder, *map(str, worlds)]

@@ -91,7 +91,7 @@ def test_help_loads_nothing_heavy() -> None:
             with contextlib.suppress(SystemExit):
                 main([*command.split(), "--help"])
             assert command or "pydantic" not in sys.modules  # commands list the settings of models, which are its
-        heavy = {"torch", "numpy", "matplotlib", "jax", "optuna", "rich", "transformers"} & set(sys.modules)
+        heavy = {"torch", "numpy", "matplotlib", "jax", "optuna", "ray", "rich", "transformers"} & set(sys.modules)
         assert not heavy, heavy
     """
     commands = ["", *_commands()]
@@ -170,7 +170,8 @@ def test_a_sweep_of_too_few_is_refused(count: str, capsys: pytest.CaptureFixture
 
 def test_reproduce_has_the_options_of_execution() -> None:
     known = {option for action in _commands()["reproduce"]._actions for option in action.option_strings}
-    assert {"--threads", "--device", "--save-every", "--logits-memory", "--wandb", "--out", "--processes"} <= known
+    assert {"--threads", "--device", "--save-every", "--logits-memory", "--wandb", "--out"} <= known
+    assert {"--processes", "--ray"} <= known
 
 
 def test_options_of_execution_reach_the_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_what_is_wrong_is_said(
         (["compare", "--optimizers", "adamw:steps=2"], "warm-up and decay must fit into the 2 steps of a run"),
         (["compare", "--parameters", "bf16"], "optimizer 'adamw': AdamW takes fp32 and fp64 parameters, got "),
         (["reproduce", "lm-comparison", "--device", "gpu"], "--device must be cpu, cuda or cuda:N, got 'gpu'"),
+        (["compare", "--ray", "auto", "--device", "cuda:1"], "with --ray each run has a GPU that Ray chooses"),
         (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),
         (["sweep"], "no optimizer is named: give one"),
         (["sweep", "ademamix"], "nothing is swept: give settings with lists or ranges"),
@@ -82,3 +84,23 @@ def test_what_does_not_fit_together_is_said_before_anything_is_trained(
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "command", [["compare"], ["reproduce", "toy-rosenbrock"], ["sweep", "adamw", "lr=1,2"]], ids=" ".join
+)
+def test_without_ray_its_extra_is_named(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main([*command, "--ray", "auto", "--out", str(tmp_path)]) == 2
+    told = f"ademamix: error: {command[0]} needs ray, which is not installed: pip install 'ademamix[cluster]'\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("address", ["local", "ray://host:10001", "host", ""])
+def test_what_is_no_address_of_a_cluster_is_refused(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--ray", address])
+    assert ended.value.code == 2
+    assert f"argument --ray: must be HOST:PORT or auto, got {address!r}" in capsys.readouterr().err

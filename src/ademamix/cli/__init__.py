@@ -21,7 +21,8 @@ MODULES_OF_EXTRAS = {
     "lab": {
         "datasets", "filelock", "jinja2", "kornia", "matplotlib", "optuna", "PIL", "pydantic", "rich", "sentencepiece",
         "sklearn", "tensorboard", "torch", "transformers",
-    }
+    },
+    "cluster": {"ray"},
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,13 @@ def rate_or_zero(text: str) -> float:
     if not number >= 0:
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text!r}")
     return number
+
+
+def ray_address(text: str) -> str:
+    """Read where a Ray cluster is."""
+    if not re.fullmatch(r"auto|[^/\s]+:\d+", text):
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT or auto, got {text!r}")
+    return text
 
 
 def _number(text: str) -> float:

@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ademamix.cli.arguments import (
     positive,
     rate,
     rate_or_zero,
+    ray_address,
     small_count,
     writable_folder,
 )
@@ -158,20 +160,30 @@ def add_scale(parser: argparse.ArgumentParser) -> None:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    """Add the number of runs at a time."""
+    """Add how many runs are carried out at a time, and where."""
     parser.add_argument(
-        "--processes", type=small_count, metavar="N", help="runs at a time (default: 2, or one for each GPU)"
+        "--processes",
+        type=small_count,
+        metavar="N",
+        help="runs at a time (default: 2, or one for each GPU; with --ray as many as the nodes have room for)",
+    )
+    parser.add_argument(
+        "--ray",
+        type=ray_address,
+        metavar="ADDRESS",
+        help="carry runs out on the nodes of a Ray cluster: its HOST:PORT, or auto. All nodes share DIR, under the "
+        "same path; a run takes --threads cores and, with --device cuda, a GPU (default: on this machine)",
     )
 
 
-def execution_options(options: argparse.Namespace) -> Options:
-    """Return how to carry runs out."""
+def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -> Options:
+    """Return how to carry runs out, here or on other machines."""
     from ademamix.lab.runs.execution import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise UsageError("--wandb needs the package wandb, which is not installed: pip install wandb")
-    _check_device(options.device)
+    _check_device(options.device, elsewhere=elsewhere)
     shard = getattr(options, "shard", False)  # not every command has it
     if shard and process_group.current().count == 1:
         raise UsageError(
@@ -192,15 +204,27 @@ def laboratory(options: argparse.Namespace) -> Lab:
     """Return where and how several runs are carried out."""
     from ademamix.lab.runs.laboratory import Lab
 
-    how = execution_options(options)
-    return Lab(how, 1 if process_group.current().count > 1 else options.processes, options.threads)
+    lab = Lab(execution_options(options, elsewhere=options.ray is not None), options.processes, options.threads)
+    if process_group.current().count > 1:
+        if options.ray is not None:
+            raise UsageError("--ray has a cluster carry out the runs, and torchrun these processes: use one of the two")
+        return replace(lab, processes=1)
+    if options.ray is None:
+        return lab
+    from ademamix.lab.runs import ray_tasks
+
+    return replace(lab, carrier=ray_tasks.connect(options.ray))
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, *, elsewhere: bool) -> None:
     """Refuse a device that this machine lacks; it has a CPU, and torch takes a second to load."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise UsageError(f"--device must be cpu, cuda or cuda:N, got {device!r}")
-    if device != "cpu":
+    if elsewhere and ":" in device:
+        raise UsageError(
+            f"with --ray each run has a GPU that Ray chooses: --device must be cpu or cuda, got {device!r}"
+        )
+    if device != "cpu" and not elsewhere:
         import torch
 
         try:

@@ -1,4 +1,5 @@
 import accelerate_fsdp2
+
 from processes import run
 
 

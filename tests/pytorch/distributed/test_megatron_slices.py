@@ -1,4 +1,5 @@
 import pytest
+
 from processes import run_by_name
 
 pytestmark = pytest.mark.deepspeed

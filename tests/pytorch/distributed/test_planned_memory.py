@@ -1,4 +1,5 @@
 import planned_memory
+
 from processes import run
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from ademamix.lab import process_group
 from ademamix.lab.config import Run
 from ademamix.lab.runs.archive import Archive
+from ademamix.lab.runs.carriers import Carrier
 from ademamix.lab.runs.display import Display
 from ademamix.lab.runs.environment import CurrentData
-from ademamix.lab.runs.execution import Options, processes_on
+from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.record import Result, RunError, RunFolder
-from ademamix.lab.runs.runner import Status, kept_results, run_all
+from ademamix.lab.runs.runner import LOCAL, Status, kept_results, run_all
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,13 @@ class Lab:
     """Where small records are read from, and written to as runs finish."""
     trains: bool = True
     """Whether a run that is not finished may be trained."""
+    carrier: Carrier = LOCAL
+    """What carries them out: processes of this machine, or tasks of a cluster."""
 
     @property
     def at_once(self) -> int:
         """How many runs are carried out at a time."""
-        return self.processes or processes_on(self.options.device)
+        return self.processes or self.carrier.at_once(self.options.device, self.threads)
 
     def kept(self, runs: Mapping[str, Run]) -> dict[str, Result]:
         """Return the results of those runs that are finished, by name."""
@@ -61,7 +64,8 @@ class Lab:
             return run_all(runs, self.options, kept=kept)
         if kept:
             title += f"\nTrained before, and not again: {'; '.join(kept)}."
-        with Display(title, self.at_once) as display:
+        at_once = self.at_once
+        with Display(title, at_once) as display:
             if process_group.current().count > 1:
                 from ademamix.lab.runs.in_turn import run_in_turn  # imports torch: showing results does not wait for it
 
@@ -70,7 +74,8 @@ class Lab:
                 runs,
                 self.options,
                 kept=kept,
-                processes=self.at_once,
+                carrier=self.carrier,
+                processes=at_once,
                 threads=self.threads,
                 watch=self._archiving(display),
                 keep_going=keep_going,

@@ -1,25 +1,23 @@
-"""Several runs at once, in processes that each carry out one after another (`worker`)."""
+"""Several runs at once, each in the hands of a worker of a carrier (`carriers`)."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
-import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs import beginnings, environment, worker
-from ademamix.lab.runs.execution import Options, Progress, devices_of, processes_on
-from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted, asked_to_stop
+from ademamix.lab.runs import beginnings, environment
+from ademamix.lab.runs.carriers import Carrier, Event, Events, Worker
+from ademamix.lab.runs.execution import Options, Progress
+from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.runs.local_processes import LocalProcesses
 from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 REFRESH = 0.5  # seconds
+LOCAL = LocalProcesses()
 
 
 @dataclass
@@ -49,45 +47,6 @@ class Status:
         return 0 if self.ended else self.config.steps - (self.progress.step if self.progress else 0)
 
 
-@dataclass(eq=False)
-class _Worker:
-    """A process, the file for its stderr, and the name of the run that it carries out."""
-
-    process: subprocess.Popen[str]
-    complaints: IO[str]
-    run: str | None = None
-
-    def begin(self, name: str, config: Run, keep_at: Sequence[int]) -> None:
-        assert self.process.stdin is not None
-        self.run = name
-        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output says so
-            task = {"run": config.model_dump(mode="json"), "keep_at": keep_at}
-            self.process.stdin.write(json.dumps(task) + "\n")  # ASCII, for any locale
-            self.process.stdin.flush()
-
-    def dismiss(self) -> None:
-        """End its input: it saves its run, and ends."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def explain_death(self) -> str:
-        code = self.process.wait()
-        self.complaints.seek(0)
-        said = self.complaints.read().strip()
-        end = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        last = f" It said:\n{said}" if said else ""
-        return f"its process {end}. The same command continues from its last checkpoint.{last}"
-
-
-@dataclass(frozen=True)
-class _Event:
-    """A line that a process wrote, or None after its last."""
-
-    worker: _Worker
-    line: str | None
-
-
 def kept_results(runs: Mapping[str, Run], options: Options) -> dict[str, Result]:
     """Return the results of those runs that are finished, by name."""
     results = {name: RunFolder(options.runs, config).result() for name, config in runs.items()}
@@ -99,6 +58,7 @@ def run_all(
     options: Options,
     *,
     kept: Mapping[str, Result] | None = None,
+    carrier: Carrier = LOCAL,
     processes: int | None = None,
     threads: int = 1,
     watch: Callable[[Mapping[str, Status]], None] = lambda statuses: None,
@@ -106,17 +66,17 @@ def run_all(
 ) -> dict[str, Result]:
     """Carry out all runs that are not finished, `processes` at a time, and return the results by name.
 
-    By default there is a process for each GPU, or two on a CPU. Optimizers are checked before the first run begins;
-    that all runs have the same data is checked as soon as one has begun. `watch(statuses)` is called about twice a
-    second. `kept` is the result of :func:`kept_results`, from callers that already have it. With `keep_going`, a run
-    that fails does not stop the others: it has no result.
+    By default the carrier is this machine, with a process for each GPU, or two on a CPU. Optimizers are checked before
+    the first run begins; that all runs have the same data is checked as soon as one has begun. `watch(statuses)` is
+    called about twice a second. `kept` is the result of :func:`kept_results`, from callers that already have it. With
+    `keep_going`, a run that fails does not stop the others: it has no result.
     """
     if kept is None:
         kept = kept_results(runs, options)
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=kept.get(name)) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
-    events: queue.Queue[_Event] = queue.Queue()
+    events: Events = queue.Queue()
     with (
         _told_whether_saved([folders[name] for name in waiting]),
         asked_to_stop() as stop,
@@ -126,14 +86,14 @@ def run_all(
         # in here, since a Ctrl-C during the import of torch would be lost in it
         _check_optimizers(statuses[name].config for name in waiting)
         environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
-        devices = devices_of(options.device) if waiting else []
-        at_once = processes or processes_on(options.device) if waiting else 0
+        devices = carrier.devices(options.device) if waiting else []
+        at_once = processes or carrier.at_once(options.device, threads) if waiting else 0
         if stop.is_set():
             raise _Stopped
         plan = beginnings.Plan(
             {name: statuses[name].config for name in waiting}, beginnings.Beginnings(options.beginnings)
         )
-        idle: list[_Worker] = []
+        idle: list[Worker] = []
         running = 0
         while waiting or running:
             unfinished = [name for name, status in statuses.items() if not status.ended]
@@ -141,7 +101,7 @@ def run_all(
             while ready and running < at_once:
                 if not idle:
                     how = replace(options, device=devices[len(workers) % len(devices)])
-                    idle.append(stack.enter_context(_started(how, threads, events)))
+                    idle.append(stack.enter_context(carrier.started(how, threads, events)))
                     workers.append(idle[-1])
                 next_one = ready.pop(0)
                 waiting.remove(next_one)
@@ -160,7 +120,7 @@ def run_all(
                 if ended:
                     statuses[name].result = folders[name].result()
                     event.worker.run = None
-                    if event.line is not None:
+                    if "gone" not in event.message:
                         idle.append(event.worker)
                     running -= 1
                     break  # and give it the next one
@@ -193,9 +153,9 @@ def _told_whether_saved(folders: Sequence[RunFolder]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _dismissed_together() -> Iterator[list[_Worker]]:
+def _dismissed_together() -> Iterator[list[Worker]]:
     """Give a list of workers; when the block ends, they save at the same time, not one after another."""
-    workers: list[_Worker] = []
+    workers: list[Worker] = []
     try:
         yield workers
     finally:
@@ -203,44 +163,7 @@ def _dismissed_together() -> Iterator[list[_Worker]]:
             each.dismiss()
 
 
-@contextlib.contextmanager
-def _started(options: Options, threads: int, events: queue.Queue[_Event]) -> Iterator[_Worker]:
-    pipe = subprocess.PIPE
-    with (
-        tempfile.TemporaryFile("w+") as complaints,  # a pipe that nobody reads would fill up and block the process
-        subprocess.Popen(
-            worker.command(options, threads=threads),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=complaints,
-            text=True,
-            start_new_session=True,  # so that Ctrl-C reaches it once, through its input
-        ) as process,
-    ):
-        started = _Worker(process, complaints)
-        reader = threading.Thread(target=_forward, args=(started, events))
-        reader.start()
-        try:
-            yield started
-        finally:
-            started.dismiss()
-            try:
-                reader.join()  # before its output is closed, which would wait for the reader and ignore signals
-            except KeyboardInterrupt:  # the second one: whoever asks twice does not want to wait
-                process.kill()
-                reader.join()
-                raise
-
-
-def _forward(started: _Worker, events: queue.Queue[_Event]) -> None:
-    assert started.process.stdout is not None
-    for line in started.process.stdout:
-        if line.endswith("\n"):  # else it was killed while writing this
-            events.put(_Event(started, line))
-    events.put(_Event(started, None))
-
-
-def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
+def _arrived(events: Events) -> Iterator[Event]:
     """Yield the events that arrive until it is time to refresh the display."""
     end = time.monotonic() + REFRESH
     while (left := end - time.monotonic()) > 0:
@@ -248,11 +171,11 @@ def _arrived(events: queue.Queue[_Event]) -> Iterator[_Event]:
             yield events.get(timeout=left)
 
 
-def _ended(event: _Event, status: Status, name: str, *, keep_going: bool) -> bool:
-    """Note what a process said about its run, and return whether that has ended."""
-    if event.line is None and event.worker.process.wait() == EXIT_CODE:
+def _ended(event: Event, status: Status, name: str, *, keep_going: bool) -> bool:
+    """Note what a worker said about its run, and return whether that has ended."""
+    message = event.message
+    if "stopped" in message:
         raise _Stopped
-    message: dict[str, Any] = {"failed": event.worker.explain_death()} if event.line is None else json.loads(event.line)
     if "notice" in message:
         status.notices.append(message["notice"])
         return False

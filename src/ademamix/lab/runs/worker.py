@@ -94,6 +94,7 @@ def _messages() -> Iterator[Callable[[dict[str, Any]], None]]:
 def begin(arguments: str) -> None:
     """Do the work of a process that :func:`command` starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # and Ray has it blocked
     try:
         main(json.loads(arguments))
     except (Interrupted, KeyboardInterrupt):

@@ -1,8 +1,8 @@
 """Carrying out the trials of a study: each of several threads takes the next one, until there is none.
 
-A trial is an ordinary run, in a process of its own that `runner` starts. A run that is kept is read and not trained.
-While one trains, its validation losses are written to the study; if they are worse than the median of the finished
-trials at the same step, it is pruned: the run is stopped and saved, and another begins.
+A trial is an ordinary run, which `runner` has carried out here or on a cluster. A run that is kept is read and not
+trained. While one trains, its validation losses are written to the study; if they are worse than the median of the
+finished trials at the same step, it is pruned: the run is stopped and saved, and another begins.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from optuna.trial import TrialState
 from ademamix.lab.config import Run
 from ademamix.lab.runs import environment
 from ademamix.lab.runs.display import Display
-from ademamix.lab.runs.execution import Options, Progress, devices_of, processes_on
+from ademamix.lab.runs.execution import Options, Progress
 from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError, RunFolder
@@ -47,7 +47,7 @@ def median_pruner(base: Run) -> optuna.pruners.BasePruner:
 
 def carry_out(book: Book, lab: Lab, title: str) -> None:
     """Carry out trials until none is left, here or with another worker; on Ctrl-C they are saved and queued again."""
-    processes, devices = lab.processes or processes_on(lab.options.device), devices_of(lab.options.device)
+    processes, devices = lab.at_once, lab.carrier.devices(lab.options.device)
     with storage_explained(book.address), warnings.catch_warnings(), asked_to_stop() as stop:
         warnings.simplefilter("ignore")  # runs warn in their own processes; threads cannot each have filters here
         with Display(title, processes) as display:
@@ -177,7 +177,8 @@ class _Crew:
             if status.progress is not None and record.has_grown(status.progress) and trial.should_prune():
                 raise optuna.TrialPruned
 
-        result = run_all({name: run}, options, processes=1, threads=self._lab.threads, watch=watch)[name]
+        lab = self._lab
+        result = run_all({name: run}, options, carrier=lab.carrier, processes=1, threads=lab.threads, watch=watch)[name]
         record.write()
         return result
 
