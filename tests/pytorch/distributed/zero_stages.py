@@ -80,8 +80,9 @@ def parameters_of(engine: Any) -> list[Tensor]:
 
 
 def cells() -> Iterator[tuple[int, str, str]]:
+    is_small = distributed.get_world_size() < 4  # larger groups have fewer cells, which take longer
     for stage, way, storage in itertools.product((1, 2, 3), WAYS, BYTES):
-        if way == "plain" or storage != "bf16":
+        if way == "plain" or (storage != "bf16" and is_small):
             yield stage, way, storage
 
 
