@@ -221,14 +221,22 @@ def test_a_batch_is_processed_in_parts_that_fit_into_the_memory_for_logits(tmp_p
     dataset = data.load(run.data, model=run.model, batch=run.batch, seed=0, cache=tmp_path)
     example = training_module.BYTES_PER_LOGIT * 16 * dataset.outputs
 
-    def parts(examples: float, **fields: object) -> int:
-        return training_module.parts_of_a_batch(changed(run, **fields), dataset.outputs, int(examples * example))
+    def parts(examples: float, processes: int = 1, **fields: object) -> int:
+        memory = int(examples * example)
+        return training_module.parts_of_a_batch(changed(run, **fields), dataset.outputs, memory, processes)
 
     assert [parts(examples) for examples in (12, 11.9, 4, 3.9, 1, 0.1)] == [1, 2, 3, 4, 12, 12]
     assert parts(12, accumulate=3) == 3
     assert parts(2, accumulate=3) == 6
     dropout = {**run.model.model_dump(), "dropout": 0.1}
     assert parts(1, model=dropout) == 1, "other parts would drop others"
+    assert [parts(examples, processes=2) for examples in (6, 5.9, 2, 1)] == [1, 2, 3, 6]
+    assert [parts(12, processes=2, accumulate=accumulate) for accumulate in (2, 3, 12)] == [1, 2, 6]
+    assert parts(12, processes=2, accumulate=3, model=dropout) == 3
+    with pytest.raises(ConfigError, match=r"a batch of 12 cannot be divided among 5 processes: .* a multiple of 5"):
+        parts(12, processes=5)
+    with pytest.raises(ConfigError, match=r"among 2 processes in 4 parts .* a multiple of 8"):
+        parts(12, processes=2, accumulate=4, model=dropout)
 
 
 def test_parts_change_only_rounding(tmp_path: Path) -> None:

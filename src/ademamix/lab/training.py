@@ -59,7 +59,7 @@ class Training:
         nn.Module.to(self.model, self._device, models.DTYPES[config.parameters])
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes, group.count)
         self._averaging: nn.Module = self.model  # the module to call where gradients follow
-        if shard:
+        if group.count > 1 and shard:
             replicas.shard(self.model)
         elif group.count > 1:
             self._averaging = replicas.copied(self.model)
@@ -254,7 +254,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int, processes: in
     if config.batch % divided:
         raise ConfigError(
             f"a batch of {config.batch} cannot be divided among {processes} processes"
-            + (f" in {config.accumulate} parts, of which dropout makes each its own" if divided > processes else "")
+            + (f" in {config.accumulate} parts (--accumulate), which dropout must keep" if divided > processes else "")
             + f": give a --batch that is a multiple of {divided}, or start another number of processes"
         )
     if _drops(config):
