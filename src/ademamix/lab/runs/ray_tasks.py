@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import queue
+import re
 import socket
 import sys
 import tempfile
@@ -98,7 +99,7 @@ def connect(address: str) -> RayTasks:
         with _quiet():
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = re.split(r"\. |\n", str(error))[0].rstrip(".:")
         raise RunError(
             f"cannot connect to a Ray cluster at {address!r} ({reason}): this machine has to be one of its nodes "
             "(`ray start --address=HOST:PORT`), and --ray its address or auto"
