@@ -35,7 +35,8 @@ def local(tensor: Tensor) -> Tensor:
     if not is_sharded(tensor):
         return tensor
     # What `to_local` returns where there is nothing to differentiate, ten times as quickly.
-    part: Tensor = tensor.to_local() if torch.is_grad_enabled() else tensor._local_tensor  # type: ignore[attr-defined]
+    is_quick = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    part: Tensor = tensor._local_tensor if is_quick else tensor.to_local()  # type: ignore[attr-defined]
     return part
 
 
@@ -134,7 +135,8 @@ def _local_gradient(grad: Tensor, param: Tensor) -> Tensor:
         return grad
     if _spread(grad) != _spread(param):
         grad = grad.redistribute(placements=_spread(param)[1])  # type: ignore[attr-defined]
-    return completed(local(grad))
+    part = local(grad)
+    return part if torch.compiler.is_compiling() else completed(part)
 
 
 def _spread(tensor: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -157,6 +159,11 @@ def _placements_of_scales(placements: tuple[Any, ...], *, is_vector: bool) -> tu
 
 def _offsets(param: Any) -> tuple[int, ...]:
     return _local_shape_and_offsets(tuple(param.shape), *_spread(param))[1] or (0,) * param.dim()
+
+
+# torch.compile would make symbols of them, which no kernel takes. This is what torch.compiler.assume_constant_result
+# does, but that loads the compiler, for which everyone would wait.
+_offsets._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache

@@ -82,7 +82,7 @@ def ademamix_step(
     if not tensors.params:
         return
     params = tensors.params
-    if not (flags.differentiable or torch.compiler.is_compiling()):
+    if not flags.differentiable:
         tensors = shards.localised(tensors)
     as_tensors = flags.capturable or torch.compiler.is_compiling()
     if isinstance(settings.lr, Tensor):
@@ -102,7 +102,7 @@ def ademamix_step(
         if fused and not torch.compiler.is_compiling():
             torch.autograd.graph.increment_version(part.params)  # kernels write behind autograd's back
     advance_clocks()
-    if tensors.params is not params:
+    if tensors.params is not params and not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version([param for param in params if shards.is_sharded(param)])
 
 

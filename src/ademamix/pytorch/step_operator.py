@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,14 +13,14 @@ from torch import Tensor
 from ademamix.pytorch import step_cpu, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients, matrix_of
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, Tensors, whole_places
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
 
 # The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
 _library = torch.library.Library("ademamix", "FRAGMENT")
 _library.define(
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
     "Tensor(e!)[] fast_scales, Tensor(f!)[] slow_scales, Tensor(g!)[] square_scales, Tensor(h!)[] skipped, "
-    "Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] indices, bool maximize) -> ()"
+    "Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] places, bool maximize) -> ()"
 )
 
 
@@ -31,20 +33,35 @@ def update(
         unscaled = [grad.to(dtype) / grad_scale for grad, dtype in zip(tensors.grads, dtypes, strict=True)]
         tensors = tensors._replace(grads=unscaled)
     matrix = matrix_of(coefficients)
-    if torch.compiler.is_compiling():  # no tensor is a part of a parameter
-        indices = [place.param_index for place in tensors.places]
-        bounds_slow = coefficients.bounds_slow
-        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, bounds_slow, *rounding, indices, maximize)
+    if torch.compiler.is_compiling():
+        bounds_slow, places = coefficients.bounds_slow, _as_numbers(tensors.places)
+        torch.ops.ademamix.step_(*tensors.of_kernels, matrix, bounds_slow, *rounding, places, maximize)
     else:
         _on_cpu(tensors, matrix, rounding, maximize)
 
 
+def _as_numbers(places: Iterable[Place]) -> list[int]:
+    """Return the index, the dimensions, the offsets and the whole shape of each place: an operator takes numbers."""
+    return [
+        number for place in places for number in (place.param_index, len(place.whole), *place.offsets, *place.whole)
+    ]
+
+
+def _as_places(numbers: Iterable[int]) -> list[Place]:
+    rest, places = iter(numbers), []
+    for index in rest:
+        dimensions = next(rest)
+        offsets, whole = (tuple(itertools.islice(rest, dimensions)) for _ in range(2))
+        places.append(Place(index, offsets, whole))
+    return places
+
+
 def _unpacked(arguments: tuple[Any, ...]) -> tuple[Tensors, Tensor, bool, Rounding, bool]:
-    columns, (matrix, bounds_slow, seed, stochastic_params, indices, maximize) = (
+    columns, (matrix, bounds_slow, seed, stochastic_params, places, maximize) = (
         arguments[:KERNEL_COLUMNS],
         arguments[KERNEL_COLUMNS:],
     )
-    tensors = Tensors.none().with_columns(*columns)._replace(places=whole_places(indices))
+    tensors = Tensors.none().with_columns(*columns)._replace(places=_as_places(places))
     return tensors, matrix, bounds_slow, Rounding(seed, stochastic_params), maximize
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from sharded_steps import assert_same_part
 from torch import Tensor, distributed, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -199,3 +200,48 @@ def released(folder: Path) -> None:
         for param, other in zip(ordinary.parameters(), releasing.parameters(), strict=True):
             assert torch.equal(local(param.detach()), local(other.detach())), storage
             assert optimizers[1].state[other]["step"] == STEPS
+
+
+PATHS = ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True}, {})
+
+
+def compiled(folder: Path) -> None:
+    """A compiled step works on the local parts as well, in at most two graphs, and has the bits of whole tensors."""
+    line = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for storage, path in {"fp32": {"foreach": True}, "bf16": {}, "compact": {"fused": True}}.items():
+        model = fully_sharded(Model(torch.bfloat16), line)
+        follow_compiled(model, "FSDP2", "aot_eager", {"state_storage": storage, **path})
+    fused = {"state_storage": "compact", "fused": True}
+    follow_compiled(tensor_parallel(Model(), line), "tensor parallel", "aot_eager", fused)
+    follow_compiled(fully_sharded(Model(), line), "FSDP2", "inductor", fused)
+
+
+def compiled_on_every_path(folder: Path) -> None:
+    line = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for storage, path, dtype in itertools.product(STORAGES, PATHS, (torch.float32, torch.bfloat16)):
+        follow_compiled(fully_sharded(Model(dtype), line), "FSDP2", "aot_eager", {"state_storage": storage, **path})
+
+
+def follow_compiled(model: nn.Module, name: str, backend: str, settings: dict[str, Any]) -> None:
+    what = f"{name}, {backend}, {settings}"
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend(backend)
+    copies = whole_copies(model)
+    optimizer, reference = (make(params, lr=1e-2, **settings) for params in (model.parameters(), copies))
+    step = torch.compile(optimizer.step, fullgraph=True, backend=counter)
+    for number in range(STEPS):
+        loss_of(model, number, name).backward()
+        for own, param in zip(copies, model.parameters(), strict=True):
+            own.grad = whole(param.grad).clone()
+        reference.step()
+        step()
+        optimizer.zero_grad()
+    assert 1 <= counter.frame_count <= 2, what
+    targets = {str(node.target) for graph in counter.graphs for node in graph.graph.nodes}
+    assert not any("c10d" in target or "redistribute" in target for target in targets), what
+    for param, own in zip(model.parameters(), copies, strict=True):
+        same = (
+            torch.equal if backend == "aot_eager" else torch.allclose
+        )  # inductor computes coefficients in other digits
+        assert same(whole(param.detach()), own.detach()), what
+        assert optimizer.state[param]["step"] == STEPS, what

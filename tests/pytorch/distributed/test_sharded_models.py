@@ -21,3 +21,12 @@ def test_switches_from_adamw_whole_states_replicas_and_released_gradients():
         sharded_models.released,
         worlds=(2,),
     )
+
+
+def test_compiled_steps_of_sharded_models_have_the_bits_of_whole_ones():
+    run(sharded_models.compiled, worlds=(2,))
+
+
+@pytest.mark.distributed
+def test_compiled_steps_of_sharded_models_have_the_bits_of_whole_ones_on_every_path():
+    run(sharded_models.compiled_on_every_path, worlds=(2,))
