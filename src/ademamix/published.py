@@ -27,7 +27,7 @@ class PublishedRun:
     adamw_lr: float | None = None  # of the AdamW that it was compared with
 
 
-PAPER = "Pagliardini et al., arXiv 2409.03137"
+PAPER = "the paper, arXiv 2409.03137"
 EPFL = "EPFL, epfml/llm-optimizer-benchmark"
 APERTUS = "Apertus, swiss-ai/pretrain-code"
 APERTUS_SFT = "Apertus, swiss-ai/posttraining"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from typing import Any
 
 from ademamix import memory_plan
+from ademamix.cli import plan_settings
 from ademamix.cli.arguments import Commands, positive
 from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
 from ademamix.memory_plan import PRECISIONS, SHARDINGS, STATE_FORMATS, DevicePlan
@@ -20,11 +22,14 @@ def _listed(choices: dict[str, str]) -> str:
 
 
 DESCRIPTION = f"""\
-Plan a run on paper: what a model of a given size takes on each device, with AdamW and with AdEMAMix.
+Plan a run on paper: settings for its length, and what a model of a given size takes on each device.
 
-Memory is that of parameters, gradients, master copy and optimizer state, on the device that has most. Activations,
-gathered layers and buffers of the communication come on top. Traffic is what a device sends in each step.
-Nothing is trained or allocated, and no framework is loaded. A GB is 10^9 bytes.
+With --steps, settings are recommended, each with the reason for it and who found that, and the calls that have them.
+With --params, memory and traffic are computed for AdamW and AdEMAMix. Memory is that of parameters, gradients, master
+copy and optimizer state, on the device that has most. Activations, gathered layers and buffers of the communication
+come on top. Traffic is what a device sends in each step. A GB is 10^9 bytes.
+
+Nothing is trained or allocated, and no framework is loaded.
 
 shardings:
 {_listed({name: row.title for name, row in SHARDINGS.items()})}
@@ -33,6 +38,9 @@ precisions:
 {_listed({name: row.title for name, row in PRECISIONS.items()})}
 
 examples:
+  ademamix plan --steps 10000
+  ademamix plan --steps 250000 --params 1.3B --devices 64 --from lr=5e-4,weight_decay=0.1
+  ademamix plan --steps open --schedule wsd
   ademamix plan --params 70B --devices 1024
   ademamix plan --params 1.3B --devices 8 --shard zero1 --precision bf16
   ademamix plan --params 124M --json
@@ -42,14 +50,13 @@ examples:
 def add(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser(
-        "plan", help="memory and traffic per device, by storage and sharding, on paper", description=DESCRIPTION
+        "plan", help="settings for a run, and its memory and traffic per device, on paper", description=DESCRIPTION
     )
     parser.add_argument(
         "--params",
         type=parameters,
-        default="1.3B",
         metavar="N",
-        help="parameters of the model, such as 124M or 70B (default: 1.3B)",
+        help="parameters of the model, such as 124M or 70B (default: 1.3B, or none with --steps)",
     )
     parser.add_argument("--devices", type=positive, default=1, metavar="N", help="devices in all (default: 1)")
     parser.add_argument(
@@ -58,6 +65,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="mixed", metavar="KIND", help="of the weights (default: mixed)"
     )
+    plan_settings.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, in bytes (default: off)")
     parser.set_defaults(run=_run)
 
@@ -78,16 +86,30 @@ def parameters(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    plan_settings.check(options)
+    if options.steps is None and options.params is None:
+        options.params = parameters("1.3B")
+    text: list[str] = []
+    data: dict[str, Any] = {}
+    if options.steps is not None:
+        recommended = plan_settings.recommended(options)
+        data["settings"] = plan_settings.as_json(recommended, options.adamw)
+        text.append(plan_settings.as_text(recommended, options, width_of_output()))
+    if options.params is not None:
+        _add_devices(options, text, data)
+    print(json.dumps(data, indent=2) if options.json else "\n\n".join(text))
+    return 0
+
+
+def _add_devices(options: argparse.Namespace, text: list[str], data: dict[str, Any]) -> None:
+    """Add what each device takes and sends."""
     shapes = memory_plan.weights_of(options.params)
     settings = {"devices": options.devices, "shard": options.shard, "precision": options.precision}
     plans = {state: memory_plan.plan(shapes, state, **settings) for state in STATE_FORMATS}
-    if options.json:
-        memory = {state: {**asdict(found), "memory": found.memory} for state, found in plans.items()}
-        print(json.dumps({"params": options.params, **settings, "per_device": memory}, indent=2))
-        return 0
+    memory = {state: {**asdict(found), "memory": found.memory} for state, found in plans.items()}
+    data |= {"params": options.params, **settings, "per_device": memory}
     width = width_of_output()
-    print(wrapped(_title(options), width), _memory(plans, width), _traffic(plans["fp32"], width), sep="\n\n")
-    return 0
+    text += [wrapped(_title(options), width), _memory(plans, width), _traffic(plans["fp32"], width)]
 
 
 def _title(options: argparse.Namespace) -> str:
