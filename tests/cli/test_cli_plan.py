@@ -33,7 +33,8 @@ def test_the_sum_is_that_of_its_parts_and_the_question_is_repeated(capsys):
         assert device["memory"] == sum(device[part] for part in ("parameters", "gradients", "master", "state"))
 
 
-def test_the_text_has_the_numbers(capsys):
+def test_the_text_has_the_numbers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     assert main(["plan", "--params", "70B", "--devices", "1024", "--shard", "fsdp"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("70,000,000,000 parameters on 1,024 devices\n")
