@@ -15,8 +15,8 @@ WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas fuzz bench \
-  wheels clean
+.PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas docs fuzz \
+  bench wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -55,6 +55,10 @@ lint: $(INSTALLED) check-schemas
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, in build/docs; any warning is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 # Files that only the repository's host reads. The schemas come with the tool: no network is needed.
 check-schemas: $(INSTALLED)

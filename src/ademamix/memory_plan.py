@@ -3,14 +3,14 @@ r"""Memory and traffic of each device that trains a model, by arithmetic alone: 
 A model of N parameters on D devices, in bytes per device, where p, g, w and s are the bytes of a parameter, a gradient,
 a master weight and the optimizer's state of a parameter:
 
-=======  ==========  =========  ======  =====  ====================================================
-sharding parameters  gradients  master  state  sent in each step
-=======  ==========  =========  ======  =====  ====================================================
-ddp      p N         g N        w N     s N    all-reduce 2 g N (D-1)/D
-zero1    p N         g N        w N/D   s N/D  reduce-scatter g N (D-1)/D, all-gather p N (D-1)/D
-zero2    p N         g N/D      w N/D   s N/D  the same
-fsdp     p N/D       g N/D      w N/D   s N/D  reduce-scatter g N (D-1)/D, all-gather 2 p N (D-1)/D
-=======  ==========  =========  ======  =====  ====================================================
+========  ==========  =========  ======  =====  ====================================================
+sharding  parameters  gradients  master  state  sent in each step
+========  ==========  =========  ======  =====  ====================================================
+ddp       p N         g N        w N     s N    all-reduce 2 g N (D-1)/D
+zero1     p N         g N        w N/D   s N/D  reduce-scatter g N (D-1)/D, all-gather p N (D-1)/D
+zero2     p N         g N/D      w N/D   s N/D  the same
+fsdp      p N/D       g N/D      w N/D   s N/D  reduce-scatter g N (D-1)/D, all-gather 2 p N (D-1)/D
+========  ==========  =========  ======  =====  ====================================================
 
 What is sent assumes rings, which are optimal: a device passes on all parts but one. FSDP gathers the parameters twice,
 for the forward and for the backward pass. With a master copy it keeps that alone: the copy that a layer computes with

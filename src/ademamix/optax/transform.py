@@ -117,8 +117,8 @@ def ademamix(
             None for `total_steps`. A function of t is taken as it is.
         beta3_start: where beta3 begins; None for `b1`.
         eps, weight_decay, mask: as in ``optax.adamw``.
-        slow_clip: a bound on the slow part of each element of the update, |alpha m2| / (sqrt(nu_hat) + eps), for models
-            with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
+        slow_clip: a bound on the slow part of each element of the update, ``|alpha m2| / (sqrt(nu_hat) + eps)``, for
+            models with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
         mu_dtype: dtype that the fast average is stored in, for real parameters; None for fp32 (fp64 for fp64).
         slow_dtype: dtype that the slow average is stored in: None or float32; bfloat16, rounded stochastically; or
             int16, a 16-bit code with a scale for each block of 128, also rounded stochastically. Arrays with rows under

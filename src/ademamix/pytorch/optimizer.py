@@ -66,8 +66,8 @@ class AdEMAMix(Optimizer):
             as for steps in backward hooks, are numbered, so that they do not share random words.
         nonfinite: ``"propagate"`` non-finite gradients into parameters and moments, as torch does, or ``"skip"``
             them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
-        slow_clip: a bound on the slow part of each element of the update, |alpha m2| / (sqrt(nu_hat) + eps), for models
-            with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
+        slow_clip: a bound on the slow part of each element of the update, ``|alpha m2| / (sqrt(nu_hat) + eps)``, for
+            models with elements whose gradient is 0 for long; None for no bound, as in the paper. See docs/idle.md.
         foreach, fused: choose the multi-tensor or the fused implementation; left open, the fastest that applies.
         maximize, capturable, differentiable: as in AdamW.
         amsgrad: for calls that were written for AdamW; only False is possible.
@@ -386,7 +386,7 @@ class AdEMAMix(Optimizer):
         ``m1_norm`` and ``alpha_m2_norm`` are the Euclidean norms of the fast average and of alpha(t) times the slow
         one, ``cosine`` is that of the angle between the two, ``update_norm`` the norm of the last change of the
         parameters apart from weight decay. ``largest_slow_step`` is the largest slow part of an element of the update,
-        |alpha m2| / (sqrt(nu_hat) + eps), and ``large_slow_steps`` the number of elements where it exceeds 10: both
+        ``|alpha m2| / (sqrt(nu_hat) + eps)``, and ``large_slow_steps`` the number of elements where it exceeds 10: both
         grow where gradients stay away for long (see docs/idle.md). ``skipped`` is the number of gradient elements that
         ``nonfinite="skip"`` has passed over so far. ``reduced_bytes`` and ``full_bytes`` are the sizes of the moments
         that are stored in fewer bits than they are computed in, with their scales, and of the others. With
