@@ -46,7 +46,8 @@ test-triton: $(TRITON_INSTALLED)
 
 # DeepSpeed and Megatron-Core, in an environment without the many packages that they name and do not need here. DeepSpeed
 # compiles a part of itself when it is first used, and keeps it in build/.
-DEEPSPEED_TESTS := tests/pytorch/distributed tests/test_examples.py
+DEEPSPEED_TESTS := $(addprefix tests/,pytorch/distributed/test_zero_stages.py \
+  pytorch/distributed/test_megatron_slices.py test_examples.py)
 test-deepspeed: $(DEEPSPEED_INSTALLED)
 	ADEMAMIX_TEST_DEEPSPEED=1 DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions \
 	  $(DEEPSPEED_BIN)/python -m pytest -m deepspeed $(DEEPSPEED_TESTS) $(ARGS)

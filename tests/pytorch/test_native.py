@@ -82,7 +82,7 @@ def written_by_the_core(values, seed, index, step):
         columns=tensors.of_kernels,
         indices=[index],
         rows=[(0, 0, 0, 0)],
-        coefficients=[[0.0, 0.0, 0.0, 1.0, -1.0, 1.0, 0.0, float(step)]],
+        coefficients=[Coefficients(0.0, 0.0, 0.0, 1.0, -1.0, 1.0, 0.0, float(step))],
         positions=[0],
         reader=reader,
         options=core.Options(gradient_factor=1.0, stochastic_rounding=True, rounding_seed=seed, threads=2),

@@ -17,7 +17,12 @@ ADAMW_SETTINGS = ("lr", "weight_decay", "clip")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what settings depend on."""
-    parser.add_argument("--steps", type=_horizon, metavar="T", help="optimizer steps of the run, or open: settings")
+    parser.add_argument(
+        "--steps",
+        type=_horizon,
+        metavar="T",
+        help="recommend settings for so many optimizer steps, or for an open end (default: no settings)",
+    )
     parser.add_argument(
         "--batch",
         type=positive,
@@ -32,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_adamw,
         default={},
         metavar="SETTINGS",
-        help=f"a tuned AdamW, such as lr=1e-3,weight_decay=0.1,clip=1 (of {', '.join(ADAMW_SETTINGS)})",
+        help="a tuned AdamW, such as lr=1e-3,weight_decay=0.1,clip=1 (default: unknown)",
     )
 
 

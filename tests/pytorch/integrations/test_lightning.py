@@ -58,10 +58,9 @@ def test_the_horizon_is_what_the_trainer_estimates(tmp_path, arguments, steps):
     assert optimizer.schedule()[0]["slow_step"] == steps
 
 
-def test_a_run_without_an_end_has_no_horizon(tmp_path):
-    with pytest.warns(UserWarning, match="AdEMAMix was given no horizon"):
-        trainer = trained(tmp_path, max_epochs=-1, max_time={"seconds": 0})
-    assert trainer.optimizers[0].param_groups[0]["total_steps"] is None
+def test_a_run_without_an_end_has_an_open_horizon(tmp_path):
+    trainer = trained(tmp_path, max_epochs=-1, max_time={"seconds": 0})
+    assert trainer.optimizers[0].param_groups[0]["total_steps"] == "open"
 
 
 def test_a_stream_without_max_steps_is_refused(tmp_path):
