@@ -31,6 +31,7 @@ BAD = [
     ({"alpha": math.nan}, "alpha must be a finite number >= 0, got nan"),
     ({"eps": -1e-8}, "eps must be a finite number >= 0, got -1e-08"),
     ({"weight_decay": -1}, "weight_decay must be a finite number >= 0, got -1"),
+    ({"slow_clip": True}, "slow_clip must be a finite number > 0, or None for no bound, got True"),
     ({"slow_clip": 0.0}, "slow_clip must be a finite number > 0, or None for no bound, got 0.0"),
     ({"slow_clip": math.nan}, "slow_clip must be a finite number > 0, or None for no bound, got nan"),
     ({"total_steps": 0}, "total_steps must be an integer >= 1 or None, got 0"),
@@ -41,6 +42,10 @@ BAD = [
     (
         {"total_steps": "opened"},
         "total_steps must be an integer >= 1, None, or 'open' for a run whose end is not planned yet, got 'opened'",
+    ),
+    (
+        {"total_steps": 10**400},
+        "total_steps must be at most 9,007,199,254,740,992, the last step that a clock counts to, got 1000",
     ),
     ({"total_steps": True}, "total_steps must be an integer >= 1 or None, got True"),
     ({"alpha_warmup": -1}, "alpha_warmup must be an integer >= 0 or None, got -1"),

@@ -36,6 +36,7 @@ STATE_STORAGE = _DefaultStr("fp32")
 ROUNDING_SEED = _DefaultInt(0)
 STATE_STORAGES = ("fp32", "bf16", "compact")
 NONFINITE = ("propagate", "skip")
+LAST_STEP = 2**53
 
 # The settings of a loaded checkpoint that an explicit argument of the constructor changes; all others stay.
 FOLLOWING_HORIZON = ("beta3", "alpha_warmup", "beta3_warmup")
@@ -136,7 +137,7 @@ def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     """Return the settings for continuing a checkpoint: its own, except those that `own` was given explicitly.
 
     Both are resolved settings, and so is the result. Settings that follow from a new horizon are derived again, except
-    where an open run is given its end: its slow EMA is filled by then, and stays as it is.
+    where an open run is given its end: its slow EMA continues as it began.
     `beta3_start` does not follow from it, and stays as it was resolved when the run began: lr schedulers may have
     rewritten beta1 since.
     """
@@ -211,6 +212,10 @@ def checked_steps(name: str, steps: Any, least: int) -> int | None:
     checked = _whole(steps)
     if checked is None or checked < least:
         raise ValueError(f"{name} must be an integer >= {least} or None, got {steps!r}")
+    if checked > LAST_STEP:
+        raise ValueError(
+            f"{name} must be at most {LAST_STEP:,}, the last step that a clock counts to, got {str(steps)[:40]}"
+        )
     return checked
 
 
@@ -263,7 +268,8 @@ def checked_clip(slow_clip: Any) -> float | None:
     """Return `slow_clip`, a finite number above 0 or None, or raise ValueError."""
     if slow_clip is None:
         return None
-    if not isinstance(slow_clip, numbers.Real) or not 0.0 < float(slow_clip) < math.inf:
+    is_number = isinstance(slow_clip, numbers.Real) and not isinstance(slow_clip, bool)
+    if not is_number or not 0.0 < float(slow_clip) < math.inf:
         raise ValueError(f"slow_clip must be a finite number > 0, or None for no bound, got {slow_clip!r}")
     return float(slow_clip)
 

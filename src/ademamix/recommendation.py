@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -117,7 +118,7 @@ def _checked(total_steps: Any, parameters: Any, phase: str, schedule: str) -> in
     steps = None if isinstance(total_steps, float) and not total_steps.is_integer() else checked_horizon(total_steps)
     if steps is None:
         raise ValueError(f"total_steps must be an integer >= 1 or {OPEN!r}, got {total_steps!r}")
-    if parameters is not None and not parameters >= 1:
+    if parameters is not None and not (isinstance(parameters, numbers.Real) and float(parameters) >= 1):
         raise ValueError(f"parameters must be a number >= 1 or None, got {parameters!r}")
     for name, value, choices in (("phase", phase, PHASES), ("schedule", schedule, SCHEDULES)):
         if value not in choices:
@@ -139,7 +140,7 @@ def _beta3(beta3: float) -> Reason:
 
 def _alpha(steps: int | Literal["open"], parameters: int | None, phase: str, schedule: str) -> tuple[float, Reason]:
     if phase == "finetune":
-        alpha, why, source = 8.0, "as in supervised fine-tuning of models of 8B and 70B parameters", APERTUS_SFT
+        alpha, why, source = 8.0, "as in supervised fine-tuning of a model of 70B parameters", APERTUS_SFT
     elif schedule == "cosine" and parameters is not None and parameters >= LARGE_MODEL:
         alpha, why, source = 5.0, "tuned at 1.3B parameters", PAPER
     elif steps == OPEN or steps >= LONG_RUN:
@@ -176,7 +177,11 @@ def _clip(parameters: int | None, phase: str) -> tuple[float | None, Reason]:
         why = "the paper clips both alike, at 0.5 for 110M parameters and at 0.1 from 330M on"
         return None, Reason("clip", "as for AdamW", why, PAPER)
     elif parameters >= CLIPS_TIGHTLY:
-        clip, why, source = 0.1, "from 330M parameters on, where almost every step is clipped", f"{PAPER}; {APERTUS}"
+        clip, why, source = (
+            0.1,
+            "mostly, from 330M parameters on, at almost every step",
+            f"{PAPER}; {APERTUS}",
+        )
     else:
-        clip, why, source = 0.5, "for models of 110M to 210M parameters", f"{PAPER}; {EPFL}"
+        clip, why, source = 0.5, "mostly, for models of 110M to 210M parameters", f"{PAPER}; {EPFL}"
     return clip, Reason("clip", f"{clip:g}", why, source)

@@ -59,7 +59,10 @@ def test_short_runs_are_told_to_stay_with_adamw(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch", "8"], "--batch and --from are for settings, which need the length of the run: add --steps"),
+        (["--batch", "8"], "are for settings, which need the length of the run: add --steps"),
+        (["--params", "1B", "--phase", "finetune"], "need the length of the run: add --steps"),
+        (["--steps", "1000", "--devices", "8"], "need the size of the model: add --params"),
+        (["--steps", "9" * 400], "must be at most 9,007,199,254,740,992"),
         (["--steps", "0"], "argument --steps"),
         (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "such as lr=1e-3,weight_decay=0.1,clip=1, got 'beta9=1'"),
         (["--steps", "10", "--from", "lr=nan"], "got 'lr=nan'"),

@@ -200,7 +200,7 @@ def test_hooks_see_plain_tensors_and_groups_keep_their_identity():
     assert optimizer.param_groups[0] is group
 
 
-@pytest.mark.parametrize("horizon", ["open", 30, 2_000_000], ids=["extended", "ended", "ended late"])
+@pytest.mark.parametrize("horizon", ["open", 100_000, 2_000_000], ids=["extended", "ended", "ended late"])
 def test_an_open_run_is_extended_and_ended_silently(horizon):
     params = fresh(torch.float32)
     optimizer = AdEMAMix(params, total_steps="open")
@@ -215,11 +215,18 @@ def test_an_open_run_is_extended_and_ended_silently(horizon):
     assert continued.schedule() == optimizer.schedule()
 
 
+def test_an_open_run_that_ends_before_its_warm_ups_is_told_so():
+    params = fresh(torch.float32)
+    saved = AdEMAMix(params, total_steps="open").state_dict()
+    with pytest.warns(UserWarning, match=r"warm-ups of 100,000 steps, and now ends after 5,000"):
+        AdEMAMix(params, total_steps=5000).load_state_dict(saved)
+
+
 def test_an_open_run_takes_settings_that_are_given_with_its_end():
     params = fresh(torch.float32)
     saved = AdEMAMix(params, total_steps="open").state_dict()
     continued = AdEMAMix(params, total_steps=5000, betas=(0.9, 0.999, 0.999), beta3_warmup=10)
-    with pytest.warns(UserWarning, match="schedule was replaced"):
+    with pytest.warns(UserWarning, match=r"schedule was replaced.*now ends after 5,000"):
         continued.load_state_dict(saved)
     (group,) = continued.param_groups
     assert (group["betas"][2], group["beta3_warmup"], group["alpha_warmup"]) == (0.999, 10, 100_000)

@@ -100,3 +100,11 @@ def test_slow_clip_is_taken_up_in_the_middle_of_a_run():
     continued = AdEMAMix([param], total_steps=100)
     continued.load_state_dict(resumed.state_dict())
     assert continued.param_groups[0]["slow_clip"] == 3.0
+
+
+def test_a_slow_step_that_is_no_number_is_shown():
+    param = torch.zeros(2, requires_grad=True)
+    optimizer = make([param], eps=0.0)
+    param.grad = torch.tensor([0.0, 1.0])
+    optimizer.step()
+    assert np.isnan(optimizer.diagnostics()[0]["largest_slow_step"])

@@ -157,3 +157,11 @@ def test_any_shape_stride_and_setting(path, shapes, transposed, beta1, beta2, be
     )
     oracles = [oracle_of(param.detach().numpy(), optimizer) for param in params]
     assert_trace_matches(params, optimizer, oracles, 20, 1e-11)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tensors_larger_than_the_parts_of_a_step(path):
+    params = [torch.ones(600, 600, requires_grad=True) for _ in range(2)]
+    optimizer = make(params, total_steps=100, **PATHS[path])
+    oracles = [oracle_of(param.detach().numpy(), optimizer) for param in params]
+    assert_trace_matches(params, optimizer, oracles, 3, TOLERANCES[torch.float32])

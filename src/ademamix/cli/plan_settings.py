@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ademamix.cli.arguments import UsageError, positive
+from ademamix.hyperparameters import LAST_STEP
 from ademamix.lab.report.tables import wrapped
 from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Recommendation, recommend
 from ademamix.schedules import OPEN
@@ -82,8 +83,10 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
     """Return what to write in each framework. What follows from `total_steps` is left to it."""
     lr = _lr(plan, adamw)
     rate = f"{plan.lr_factor:g} * adamw_lr" if lr is None else f"{lr:g}"
-    decay = adamw.get("weight_decay", 0.1)
-    clip = plan.clip if plan.clip is not None else adamw.get("clip", 1.0)
+    decay = f"{adamw['weight_decay']:g}" if "weight_decay" in adamw else "adamw_weight_decay"
+    clip = f"{adamw['clip']:g}" if "clip" in adamw else "adamw_clip"
+    if plan.clip is not None:
+        clip = f"{plan.clip:g}"
     horizon = repr(plan.total_steps)
     warmups = {name: getattr(plan, name) for name in ("alpha_warmup", "beta3_warmup")}
     if plan.alpha_warmup == plan.total_steps or plan.total_steps == OPEN:
@@ -91,15 +94,19 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
     more = "".join(f", {name}={steps}" for name, steps in warmups.items())
     settings = f"alpha={plan.alpha:g}, total_steps={horizon}{more}"
     return {
-        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}, {settings}, weight_decay={decay:g})",
-        "Optax": f"ademamix({rate}, {settings}, weight_decay={decay:g})",
-        "Hugging Face": f"TrainingArguments(learning_rate={rate}, weight_decay={decay:g}, max_grad_norm={clip:g}, "
+        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}, {settings}, weight_decay={decay})",
+        "Optax": f"ademamix({rate}, {settings}, weight_decay={decay})",
+        "Hugging Face": f"TrainingArguments(learning_rate={rate}, weight_decay={decay}, max_grad_norm={clip}, "
         f'optim_args="{settings.replace(repr(OPEN), OPEN)}"), with use_ademamix(trainer)',
     }
 
 
 def _horizon(text: str) -> int | str:
-    return text if text == OPEN else positive(text)
+    if text == OPEN:
+        return OPEN
+    if (steps := positive(text)) > LAST_STEP:
+        raise argparse.ArgumentTypeError(f"must be at most {LAST_STEP:,}, got {text[:40]}")
+    return steps
 
 
 def _adamw(text: str) -> dict[str, float]:
@@ -123,6 +130,12 @@ def _one_of(choices: tuple[str, ...]) -> str:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise if options are given that have no effect without `--steps`."""
-    if options.steps is None and (options.batch or options.adamw):
-        raise UsageError("--batch and --from are for settings, which need the length of the run: add --steps")
+    """Raise if options are given that have no effect without `--steps`, or without `--params`."""
+    of_settings = options.batch or options.adamw or (options.phase, options.schedule) != (PHASES[0], SCHEDULES[0])
+    if options.steps is None and of_settings:
+        raise UsageError(
+            "--batch, --from, --phase and --schedule are for settings, which need the length of the run: add --steps"
+        )
+    of_devices = (options.devices, options.shard, options.precision) != (1, "fsdp", "mixed") or options.batch
+    if options.steps is not None and options.params is None and of_devices:
+        raise UsageError("--devices, --shard, --precision and --batch need the size of the model: add --params")

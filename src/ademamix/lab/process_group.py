@@ -202,7 +202,11 @@ def joined() -> Iterator[Group]:
             raise
         end = exit_
     if group.is_first:
-        group.announce(None)
+        try:
+            group.announce(None)
+        except RuntimeError as error:
+            if not is_loss(error):  # whoever is gone need not be let go
+                raise
     torch.distributed.destroy_process_group()
     if end is not None:
         raise end

@@ -69,7 +69,8 @@ def train(
     with folder.locked(on_wait=on_wait):
         if (result := folder.result()) is not None:  # the process that held the folder has finished the run
             return result
-        process_group.current().announce((config, options, frozenset(keep_at), torch.get_num_threads()))
+        with _failures_explained():
+            process_group.current().announce((config, options, frozenset(keep_at), torch.get_num_threads()))
         return _carry_out(config, options, _Watch(report, frozenset(keep_at), on_read))
 
 
@@ -166,7 +167,7 @@ def _failures_explained(*, alone: bool = False) -> Iterator[None]:
     """If there is not enough memory, or another process is gone, say what to do; say if this process fails `alone`."""
     try:
         yield
-    except RunError as error:
+    except MISTAKES as error:
         if alone and not isinstance(error, Broken):
             raise Broken(str(error)) from error
         raise
@@ -176,7 +177,8 @@ def _failures_explained(*, alone: bool = False) -> Iterator[None]:
         if isinstance(error, RuntimeError) and not re.search("out of memory|can't allocate memory", str(error)):
             raise
         reason = str(error).partition("\n")[0] or "for Python itself"
-        raise (Broken if alone else RunError)(
+        # no other process may know of it: they may be waiting for this one
+        raise (Broken if process_group.current().count > 1 else RunError)(
             f"there is not enough memory ({reason}): give a smaller model or batch, or have each batch processed in "
             "more parts (--logits-memory GIB, below the default of 4)"
         ) from error

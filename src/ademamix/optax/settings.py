@@ -95,7 +95,7 @@ def resolved(stated: Arguments) -> Settings:
     if b3 is None and (is_array(total_steps) or is_array(b1)):
         b3 = traced_beta3_for_horizon(total_steps, b1)
     horizon = total_steps
-    if isinstance(total_steps, str) and is_array(b3):
+    if isinstance(total_steps, str) and is_array(stated.b3):
         horizon = traced_open_warmup(b3)
     b3_schedule = b3
     if not callable(b3):

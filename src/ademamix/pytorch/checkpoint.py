@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from ademamix import hyperparameters
 from ademamix.pytorch import diagnostics, foreign, parameter_state
+from ademamix.schedules import OPEN
 
 # Pieces that torch puts into the names of parameters when it wraps a model, or a part of it.
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -87,6 +88,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
     `own_groups` are the optimizer's groups so far.
     """
     reports = []
+    notes: list[str] = []
     origins: dict[str, None] = {}
     for own, group in zip(own_groups, loaded["param_groups"], strict=True):
         own_settings = {key: value for key, value in own.items() if key not in ("params", "param_names")}
@@ -97,6 +99,8 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         for key in foreign.ADAMW_ONLY:
             group.pop(key, None)
         settings = hyperparameters.override(saved, own_settings)
+        if saved["total_steps"] == OPEN and (note := _early_end(settings)):
+            notes.append(note)
         for param in group["params"]:
             if loaded["state"].get(param):
                 entries = {key: _unwrapped(value) for key, value in loaded["state"][param].items()}
@@ -111,7 +115,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         own.clear()
         own.update(group)
     loaded["param_groups"] = own_groups  # the same dicts as before: lr schedulers of a converted AdamW hold them
-    notes = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]]
+    notes = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]] + notes[:1]
     return " ".join(notes) or None
 
 
@@ -134,6 +138,18 @@ def _recognised(origin: str) -> str:
     return (
         f"the state of the AdEMAMix of {origin} was loaded: its moments, its clock and the settings of its groups "
         "continue, except for settings that were given to the constructor explicitly."
+    )
+
+
+def _early_end(settings: Mapping[str, Any]) -> str | None:
+    """Say that a run that was open ends before its warm-ups, if it does."""
+    total_steps, warmup = settings["total_steps"], max(settings["alpha_warmup"], settings["beta3_warmup"])
+    if total_steps in (OPEN, None) or warmup <= total_steps:
+        return None
+    return (
+        f"the run was begun without a planned end, with warm-ups of {warmup:,} steps, and now ends after "
+        f"{total_steps:,}, before alpha and beta3 have risen. To have them rise faster from here on, pass "
+        "alpha_warmup, beta3_warmup and beta3 as well."
     )
 
 

@@ -16,8 +16,8 @@ from ademamix.pytorch.storage import is_reduced
 from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import alpha_at, beta3_at
 
-# In units of lr. The slow part of a live element is about alpha at most, since its average is no larger than its
-# gradients. Where they have stayed away, the second moment decays before the average, and it grows.
+# In units of lr. The slow part is about alpha at most where gradients keep their size, since an average is no larger
+# than they are. Where they have stayed away, the second moment decays before the average, and it grows.
 LARGE_SLOW_STEP = 10.0
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -41,7 +41,7 @@ def schedule_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
 def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
     """Return :func:`schedule_of` and the norms of a group, as its state and gradients are now."""
     fast_sum = slow_sum = alpha_slow_sum = update_sum = dot = 0.0  # sums of squares, except the last
-    largest_slow_step, large_slow_steps = 0.0, 0
+    largest_slow_steps, large_slow_steps = [torch.zeros(())], 0
     skipped = 0
     lr = float(group["lr"])
     sizes = {"reduced_bytes": 0, "full_bytes": 0}
@@ -59,7 +59,8 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
         slow_part = (c.slow_gain * slow / (square.sqrt() + c.eps)).clamp(-c.slow_limit, c.slow_limit)
         direction = fast / (square.sqrt() + c.eps) + slow_part
         slow_steps = c.step_size * slow_part.abs()
-        largest_slow_step = max(largest_slow_step, float(slow_steps.max()) if slow_steps.numel() else 0.0)
+        if slow_steps.numel():
+            largest_slow_steps.append(slow_steps.max().float().cpu())
         large_slow_steps += int((slow_steps > LARGE_SLOW_STEP).sum())
         fast_sum += _sum(fast * fast)
         slow_sum += _sum(slow * slow)
@@ -73,7 +74,7 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
         "alpha_m2_norm": math.sqrt(alpha_slow_sum),
         "update_norm": math.sqrt(update_sum),
         "cosine": dot / math.sqrt(fast_sum * slow_sum) if fast_sum * slow_sum > 0 else math.nan,
-        "largest_slow_step": largest_slow_step,
+        "largest_slow_step": float(torch.stack(largest_slow_steps).max()),  # NaN if one is
         "large_slow_steps": large_slow_steps,
         "skipped": skipped,
         **sizes,

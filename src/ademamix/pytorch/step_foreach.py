@@ -43,7 +43,8 @@ def _update_bucket(
     in_place = params[0].dtype == dtype and not tensors.skipped
     targets = params if in_place else [param.to(dtype, copy=True) for param in params]
     values = Values(targets, grads, fasts, slows, squares)
-    if in_place and slows[0].is_cpu and not torch.compiler.is_compiling():
+    shared = not isinstance(c.step, list)  # numbers for all tensors, so that they can be divided
+    if in_place and shared and slows[0].is_cpu and not torch.compiler.is_compiling():
         for part in _cached(values):
             _descend_(part, c, [])
     else:

@@ -187,12 +187,14 @@ class _Task:
                 self._tell({"stopped": True})
                 return
             except (RayTaskError, RunError, OSError) as error:
-                last = str(error).strip().splitlines()[-1]
-                self._tell({"failed": f"its node could not carry it out: {last}"})
+                self._tell({"failed": f"its node could not carry it out: {_last_line(error)}"})
                 return
             except RayError:  # its node has died, or Ray's process there
                 if self._dismissed:
                     return
+            except Exception as error:  # in a thread of its own: nobody else would hear of it
+                self._tell({"failed": f"it could not be followed: {_last_line(error)}"})
+                return
             self._tell({"notice": "its node is lost: it continues from its last checkpoint once another has room"})
         self._tell(
             {"failed": f"its node was lost {ATTEMPTS} times. The same command continues from its last checkpoint"}
@@ -256,3 +258,7 @@ def carry_out(config: Run, keep_at: Sequence[int], order: Order) -> Iterator[dic
             with contextlib.suppress(queue.Empty):
                 message = events.get(timeout=POLL).message
                 yield message
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[-1]
