@@ -45,7 +45,7 @@ BAD = [
     ),
     (
         {"total_steps": 10**400},
-        "total_steps must be at most 9,007,199,254,740,992, the last step that a clock counts to, got 1000",
+        "total_steps must be at most 9,007,199,254,740,992, where clocks end, got 1000",
     ),
     ({"total_steps": True}, "total_steps must be an integer >= 1 or None, got True"),
     ({"alpha_warmup": -1}, "alpha_warmup must be an integer >= 0 or None, got -1"),

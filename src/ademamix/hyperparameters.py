@@ -213,9 +213,7 @@ def checked_steps(name: str, steps: Any, least: int) -> int | None:
     if checked is None or checked < least:
         raise ValueError(f"{name} must be an integer >= {least} or None, got {steps!r}")
     if checked > LAST_STEP:
-        raise ValueError(
-            f"{name} must be at most {LAST_STEP:,}, the last step that a clock counts to, got {str(steps)[:40]}"
-        )
+        raise ValueError(f"{name} must be at most {LAST_STEP:,}, where clocks end, got {str(steps)[:40]}")
     return checked
 
 
