@@ -165,7 +165,7 @@ def _learning_rate(phase: str) -> tuple[float, Reason]:
         factor, source = 0.5, f"{LOG_TIME}; {PAPER}; {OURS}"
         why = (
             "fits give 0.43 to 0.45 for 10M to 1B parameters, the paper kept 1 at 110M and took 0.6 at 1.3B, we found "
-            "0.5; try 1 as well"
+            "0.25 and 0.5 with small models; try 1 as well"
         )
     return factor, Reason("lr", f"{factor:g} x AdamW's", why, source)
 
