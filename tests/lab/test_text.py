@@ -143,7 +143,7 @@ def test_text_that_cannot_be_used_is_explained(folder, cache):
     for source, message in (
         (folder / "latin.txt", r"latin\.txt is not UTF-8 text: convert it"),
         (folder / "broken.jsonl", r'line 1 of .*broken\.jsonl is no JSON object with a string "text"'),
-        (folder / "nowhere", "there is no text at .*nowhere.*give 'stdlib', a file, a folder, 'fineweb'"),
+        (folder / "nowhere", "there is no text at .*nowhere.*give 'stdlib', 'kjv', a file, a folder, 'fineweb'"),
         ("hub:", r"is named hub:NAME\[:CONFIG"),
         ("hub:a:b:c:d:e", r"is named hub:NAME\[:CONFIG"),
     ):

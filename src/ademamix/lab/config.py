@@ -88,7 +88,8 @@ class Text(Config):
 
     kind: Literal["text"]
     source: str = "stdlib"
-    """"stdlib" (the standard library's own sources), a file, a folder, or "hub:NAME" of a Hugging Face dataset."""
+    """"stdlib" (the standard library's own sources), "kjv" (the King James Bible), a file, a folder, or "hub:NAME" of a
+    Hugging Face dataset."""
     tokenizer: str = "bytes"
     """"bytes", "sentencepiece:SIZE" (trained on the text), or "hub:NAME" of a Hugging Face tokenizer."""
     tokens: Positive | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ademamix.lab.data import DataError
+from ademamix.lab.data.king_james import king_james_files
 from ademamix.lab.runs.atomic import write_atomically
 
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
@@ -60,11 +61,13 @@ class Source:
 
 
 def open_source(name: str, cache: Path) -> Source:
-    """Return the source that a config names: "stdlib", a file, a folder, or something of the hub."""
+    """Return the source that a config names: "stdlib", "kjv", a file, a folder, or something of the hub."""
     from ademamix.lab.data import hub
 
     if name == "stdlib":
         return local_source("stdlib", standard_library(), cache)
+    if name == "kjv":
+        return local_source("kjv", king_james_files(cache), cache)
     if hub.is_of_the_hub(name):
         return hub.text_source(name, cache)
     path = Path(name).expanduser()
@@ -75,7 +78,7 @@ def open_source(name: str, cache: Path) -> Source:
             raise DataError(f"{name!r} holds the folder {cache}, to which results are written: keep them elsewhere")
         return local_source(name, folder_files(path), cache)
     raise DataError(
-        f"there is no text at {name!r}: give 'stdlib', a file, a folder, {', '.join(map(repr, hub.PRESETS))} or "
+        f"there is no text at {name!r}: give 'stdlib', 'kjv', a file, a folder, {', '.join(map(repr, hub.PRESETS))} or "
         "'hub:NAME'"
     )
 
