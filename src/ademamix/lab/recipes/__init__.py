@@ -119,6 +119,9 @@ RECIPES: dict[str, Recipe] = {
         "35 min",
         trains=True,
     ),
+    "horizon-rule": Recipe(
+        "which beta3 suits the length of a run, and what AdEMAMix gains at each", (), "4 h", trains=True
+    ),
 }
 
 

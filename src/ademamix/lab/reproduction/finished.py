@@ -111,14 +111,17 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
 
     A seed on which an arm ends above where the baseline was after a tenth of the steps has broken down there.
     """
-    baseline = outcome.arms[panel.baseline or next(iter(outcome.arms))]
+    baselines = {name: outcome.arms[panel.baseline_of(name)] for name in outcome.arms}
+    same = len({baseline.name for baseline in baselines.values()}) == 1
     elsewhere = {VALIDATION_LOSS, *panel.scores}
     metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric not in elsewhere]
     shared = _shared_settings(outcome)
     several = len(outcome.seeds) > 1
-    header = ["", "learning rate", "settings", "mean", f"to {baseline.name}", *(["spread"] if several else [])]
+    measure = f"to {next(iter(baselines.values())).name}" if same else "to its baseline"
+    header = ["", "learning rate", "settings", "mean", measure, *(["spread"] if several else [])]
     rows = []
     for arm in outcome.arms.values():
+        baseline = baselines[arm.name]
         settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
         words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
         rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])

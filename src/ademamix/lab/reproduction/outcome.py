@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -115,6 +115,6 @@ class Outcome:
     measured: Any = None
     """What the panel had to measure, beside its runs."""
 
-    def lowest(self) -> TrainedArm:
-        """Return the arm with the lowest mean loss."""
-        return min(self.arms.values(), key=lambda arm: arm.loss)
+    def lowest(self, names: Iterable[str] = ()) -> TrainedArm:
+        """Return the arm with the lowest mean loss, of some or of all."""
+        return min((self.arms[name] for name in names or self.arms), key=lambda arm: arm.loss)

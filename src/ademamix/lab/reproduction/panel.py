@@ -36,8 +36,8 @@ class Panel:
     title: str
     arms: Mapping[str, Run] = field(default_factory=dict)
     """Runs by name, without seeds: the engine carries out each with all seeds of the scale."""
-    baseline: str = ""
-    """The arm that the table measures the others by; by default the first."""
+    baseline: str | Mapping[str, str] = ""
+    """The arm that the table measures the others by, or the one for each by its name; by default the first."""
     tune: Collection[str] = ()
     """The arms whose learning rate and beta2 are searched first, on seed 0."""
     follow: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +59,12 @@ class Panel:
     """Why this shows nothing; its claims are then not conclusive."""
     figure: str = ""
     """Panels of one figure stand side by side; it is named RECIPE, or RECIPE-FIGURE."""
+
+    def baseline_of(self, name: str) -> str:
+        """Return the arm that another is measured by."""
+        if isinstance(self.baseline, str):
+            return self.baseline or next(iter(self.arms))
+        return self.baseline[name]
 
 
 Panels = Generator[Panel, Outcome, None]
