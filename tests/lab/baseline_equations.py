@@ -51,6 +51,29 @@ def ad3emamix(theta, grads, rates, decay, *, betas, alpha, T) -> Iterator[np.nda
         yield theta
 
 
+def log_time_ademamix(theta, grads, rates, decay, *, betas, alpha, delta, kappa, tau) -> Iterator[np.ndarray]:
+    beta1, beta2 = betas
+    m1 = m2 = nu = 0.0
+    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
+        b3, a, wd = 1 - delta / (delta + t), alpha * (1 + t) ** (1 - kappa), decay * tau / (tau + t)
+        m1 = beta1 * m1 + (1 - beta1) * g
+        m2 = b3 * m2 + (1 - b3) * g
+        nu = beta2 * nu + (1 - beta2) * g**2
+        m1_hat, nu_hat = m1 / (1 - beta1**t), nu / (1 - beta2**t)
+        theta = theta - lr * ((m1_hat + a * m2) / (np.sqrt(nu_hat) + EPS) + wd * theta)
+        yield theta
+
+
+def simplified_ademamix(theta, grads, rates, decay, *, betas, alpha, beta1_start, T) -> Iterator[np.ndarray]:
+    m = nu = 0.0
+    for t, (g, lr) in enumerate(zip(grads, rates, strict=True), start=1):
+        m = f_beta3(t, betas[0], beta1_start, T) * m + g
+        nu = betas[1] * nu + (1 - betas[1]) * g**2
+        nu_hat = nu / (1 - betas[1] ** t)
+        theta = theta - lr * ((m + alpha * g) / (np.sqrt(nu_hat) + EPS) + decay * theta)
+        yield theta
+
+
 def aggmo(theta, grads, rates, decay, *, betas) -> Iterator[np.ndarray]:
     m = [0.0] * len(betas)
     for g, lr in zip(grads, rates, strict=True):

@@ -18,8 +18,18 @@ from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.baselines import AdMetaS, AggMo, Lion
 from ademamix.lab.optimizers.construction import build
+from ademamix.lab.optimizers.successors import LogTimeAdEMAMix, SimplifiedAdEMAMix
 from ademamix.lab.optimizers.variants import Ad3EMAMix, AdamWScheduledBeta1, ConvexMix
-from baseline_equations import ad3emamix, adamw_scheduled_beta1, admeta_s, aggmo, convex_mix, lion
+from baseline_equations import (
+    ad3emamix,
+    adamw_scheduled_beta1,
+    admeta_s,
+    aggmo,
+    convex_mix,
+    lion,
+    log_time_ademamix,
+    simplified_ademamix,
+)
 
 STEPS, HORIZON = 260, 200  # schedules end before the trace does
 SHAPES = ((3, 4), (5,), (2, 3, 2), (1,))
@@ -105,6 +115,18 @@ CASES = [
         ad3emamix,
         {"betas": (0.9, 0.99, 0.999, 0.9999), "alpha": 6.0, "T": HORIZON},
     ),
+    Case(
+        "log-time-ademamix",
+        {"betas": [0.8, 0.99], "alpha": 2.0, "delta": 5.0, "kappa": 0.7, "decay_time": 30},
+        log_time_ademamix,
+        {"betas": (0.8, 0.99), "alpha": 2.0, "delta": 5.0, "kappa": 0.7, "tau": 30},
+    ),
+    Case(
+        "simplified-ademamix",
+        {"betas": [0.999, 0.99], "alpha": 20.0, "beta1_start": 0.8},
+        simplified_ademamix,
+        {"betas": (0.999, 0.99), "alpha": 20.0, "beta1_start": 0.8, "T": HORIZON},
+    ),
     Case("aggmo", {"betas": [0.0, 0.9, 0.99, 0.9]}, aggmo, {"betas": (0.0, 0.9, 0.99, 0.9)}),
     Case("admeta-s", {"betas": [0.8, 0.3]}, admeta_s, {"betas": (0.8, 0.3)}),
     Case("lion", {"alpha": 0.8, "beta": 0.9999}, lion, {"alpha": 0.8, "beta": 0.9999}),
@@ -141,6 +163,16 @@ AGREEMENTS = {
     "Ad3EMAMix with beta4 = beta3 = AdEMAMix with 2 alpha": (
         lambda groups: Ad3EMAMix(groups, betas=(0.9, 0.99, 0.98, 0.98), alpha=4.0, total_steps=HORIZON),
         lambda groups: ademamix(groups, alpha=8.0),
+    ),
+    "log-time AdEMAMix with no part of it = AdEMAMix": (
+        lambda groups: LogTimeAdEMAMix(
+            groups, betas=(0.9, 0.99, 0.98), alpha=8.0, delta=None, kappa=None, total_steps=HORIZON
+        ),
+        lambda groups: ademamix(groups, alpha=8.0),
+    ),
+    "log-time AdEMAMix with alpha = 0 = AdamW": (
+        lambda groups: LogTimeAdEMAMix(groups, betas=(0.9, 0.99), alpha=0.0),
+        adamw,
     ),
     "Ad3EMAMix with alpha = 0 = AdamW": (
         lambda groups: Ad3EMAMix(groups, betas=(0.9, 0.99, 0.98, 0.999), alpha=0.0, total_steps=HORIZON),
@@ -287,6 +319,12 @@ def test_a_group_can_be_added_in_the_middle(name):
         (lambda p: Ad3EMAMix(p, betas=(0.9, 0.99, 0.999)), r"betas must be 4 numbers in \[0, 1\), got \(0.9, 0.99"),
         (lambda p: Ad3EMAMix(p, betas=(0.9, 0.99, 0.999, -1)), r"beta4 must be a number in \[0, 1\), got -1"),
         (lambda p: Ad3EMAMix(p, eps=-1e-8), r"eps must be a finite number >= 0, got -1e-08"),
+        (lambda p: LogTimeAdEMAMix(p, delta=0.0), r"delta must be a finite number > 0 or None, got 0.0"),
+        (lambda p: LogTimeAdEMAMix(p, kappa=-1), r"kappa must be a finite number >= 0, got -1"),
+        (lambda p: LogTimeAdEMAMix(p, decay_time="10"), r"decay_time must be a finite number >= 0, got '10'"),
+        (lambda p: SimplifiedAdEMAMix(p, betas=(0.9, 0.99, 0.999)), r"betas must be 2 numbers in \[0, 1\), got "),
+        (lambda p: SimplifiedAdEMAMix(p, alpha=math.nan), r"alpha must be a finite number >= 0, got nan"),
+        (lambda p: SimplifiedAdEMAMix(p, beta1_start=1.0), r"beta1_start must be a number in \[0, 1\), got 1.0"),
         (lambda p: AggMo(p, betas=()), r"betas must be one or more numbers in \[0, 1\), got \(\)"),
         (lambda p: AggMo(p, betas=0.9), r"betas must be one or more numbers in \[0, 1\), got 0.9"),
         (lambda p: AggMo(p, betas=(0.9, 2.0)), r"beta2 must be a number in \[0, 1\), got 2.0"),

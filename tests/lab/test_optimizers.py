@@ -40,7 +40,7 @@ def test_the_list_loads_no_framework():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("name", ["ademamix", "convex-mix", "ad3emamix", "adamw-scheduled-beta1"])
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.has_schedules])
 def test_the_horizon_is_passed_unless_the_settings_give_it(name):
     def horizon(settings: dict) -> int:
         config = Optimizer(name=name, lr=0.1, settings=settings)
@@ -61,7 +61,7 @@ def test_ademamix_in_every_storage(storage):
     assert optimizer.state[group["params"][0]]["exp_avg_slow"].dtype == dtypes[storage]
 
 
-@pytest.mark.parametrize("name", ["ademamix", "convex-mix"])
+@pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.takes_beta3])
 @pytest.mark.parametrize(
     ("settings", "betas"),
     [

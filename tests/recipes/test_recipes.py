@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from ademamix.cli import main
-from ademamix.lab.recipes import RECIPES, load
+from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, load
 from ademamix.lab.reproduction.claims import OPEN, Verdict
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
@@ -36,7 +36,7 @@ def test_recipe_at_smoke_scale(name: str, tmp_path: Path, lab: Lab) -> None:
     text = "\n".join(reproduce(name, SCALES["smoke"], tmp_path, lab))
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert (verdict["recipe"], verdict["scale"], verdict["complete"]) == (name, "smoke", True)
-    assert verdict["labels"] == list(RECIPES[name].labels)
+    assert (verdict["labels"], verdict["source"]) == (list(RECIPES[name].labels), RECIPES[name].source)
     for claim in (claim for panel in verdict["panels"] for claim in panel["claims"]):
         assert set(claim) == {"claim", "source", "verdict", "reason", "numbers", "seeds"}
         assert claim["verdict"] in get_args(Verdict)
@@ -48,6 +48,8 @@ def test_recipe_at_smoke_scale(name: str, tmp_path: Path, lab: Lab) -> None:
     _check_figures(tmp_path, name, {panel["figure"] for panel in panels})
     report = (tmp_path / "report.md").read_text()
     assert report.startswith(f"# {name}\n")
+    assert f"{RECIPES[name].origin}), at smoke scale" in report
+    assert ("the paper's" in report.splitlines()[2]) == (name in OF_THE_PAPER)
     assert all(picture.name in report for picture in tmp_path.glob("*.png"))
 
 
@@ -113,10 +115,10 @@ class TestList:
             main(["reproduce", "--list"])
         assert ended.value.code == 0
         header, *rows = capsys.readouterr().out.splitlines()
-        assert header.split() == ["recipe", "in", "the", "paper", "laptop", "shows"]
+        assert header.split() == ["recipe", "reproduces", "laptop", "shows"]
         for row, (name, recipe) in zip(rows, RECIPES.items(), strict=True):
             assert row.startswith(name)
-            assert all(part in row for part in (*recipe.labels, recipe.laptop, recipe.summary))
+            assert all(part in row for part in (recipe.origin, recipe.laptop, recipe.summary))
 
 
 class TestCommand:
@@ -157,6 +159,9 @@ class TestCommand:
         text = capsys.readouterr().out
         assert "ademamix reproduce toy-rosenbrock" in text
         assert "Rosenbrock function" in text
+        of_the_paper, _, others = text.partition("  all ")
+        assert all(f"\n  {name} " in of_the_paper for name in OF_THE_PAPER)
+        assert all(f"\n  {name} " in others for name in set(RECIPES) - set(OF_THE_PAPER))
 
 
 WITHOUT = """\

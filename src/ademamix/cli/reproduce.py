@@ -17,7 +17,7 @@ from ademamix.cli.run_options import (
     laboratory,
 )
 from ademamix.cli.together import EXPLAINED, add_shard
-from ademamix.lab.recipes import RECIPES
+from ademamix.lab.recipes import OF_THE_PAPER, RECIPES
 
 if TYPE_CHECKING:
     from ademamix.lab.reproduction.scale import Scale
@@ -31,7 +31,10 @@ Run results of the paper: their numbers, their figures, and for each claim of th
 
 recipes:
 {recipes}
-  {all:<17} every one of them
+  {all:<17} every one of these, and none of those below
+
+recipes that decide claims of other sources:
+{others}
 
 Three scales: smoke (seconds: it shows that a recipe works, no more), laptop (minutes to hours on two cores: real
 learning), paper (the paper's own sizes, for GPUs). Recipes that need no training are the paper's at every scale.
@@ -67,18 +70,23 @@ class _List(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from ademamix.lab.report import tables
 
-        rows = [[name, ", ".join(recipe.labels), recipe.laptop, recipe.summary] for name, recipe in RECIPES.items()]
-        print(tables.in_rows(["recipe", "in the paper", "laptop", "shows"], rows, tables.width_of_output()))
+        rows = [[name, recipe.origin, recipe.laptop, recipe.summary] for name, recipe in RECIPES.items()]
+        print(tables.in_rows(["recipe", "reproduces", "laptop", "shows"], rows, tables.width_of_output()))
         parser.exit()
 
 
 def add(commands: Commands) -> None:
     """Describe the command."""
-    listed = "\n".join(f"  {name:<17} {recipe.summary}" for name, recipe in RECIPES.items())
+    listed = "\n".join(f"  {name:<17} {RECIPES[name].summary}" for name in OF_THE_PAPER)
+    others = "\n".join(
+        f"  {name:<17} {recipe.summary} ({recipe.origin})"
+        for name, recipe in RECIPES.items()
+        if name not in OF_THE_PAPER
+    )
     parser = commands.add_parser(
         "reproduce",
         help="reproduce results of the paper: their numbers, their figures and their claims",
-        description=DESCRIPTION.format(recipes=listed, all=ALL),
+        description=DESCRIPTION.format(recipes=listed, all=ALL, others=others),
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -88,7 +96,7 @@ def add(commands: Commands) -> None:
         "--list",
         action=_List,
         nargs=0,
-        help="list the recipes with their labels in the paper and their times, and end (default: do not)",
+        help="list the recipes with their sources and times, and end (default: do not)",
     )
     add_scale(parser)
     parser.add_argument(
@@ -141,7 +149,8 @@ def _run(options: argparse.Namespace) -> int:
 def _chosen(options: argparse.Namespace) -> list[str]:
     from ademamix.lab.reproduction.several import is_up_to_date
 
-    names = list(RECIPES) if ALL in options.recipes else list(dict.fromkeys(options.recipes))
+    chosen = [name for given in options.recipes for name in (OF_THE_PAPER if given == ALL else [given])]
+    names = list(dict.fromkeys(chosen))
     if not options.changed:
         return names
     return [name for name in names if not is_up_to_date(name, options.scale, options.out)]

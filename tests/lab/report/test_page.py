@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ademamix.lab.recipes import RECIPES
+from ademamix.lab.recipes import OF_THE_PAPER
 from ademamix.lab.report import page
 from ademamix.lab.report.charts import plain
 from ademamix.lab.report.page import overview
@@ -156,10 +156,21 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
         written(tmp_path)
 
 
-def test_every_recipe_belongs_to_one_subject() -> None:
+def test_every_recipe_of_the_paper_belongs_to_one_subject() -> None:
     named = [name for subject in overview.SUBJECTS for name in subject.recipes]
     assert len(named) == len(set(named))
-    assert set(RECIPES) <= set(named)
+    assert set(OF_THE_PAPER) == set(named)
+
+
+def test_claims_of_other_sources_are_shown_and_counted_apart(tmp_path: Path) -> None:
+    write_panels(tmp_path, panels=[panel(claims=[claim("a first sentence")])])
+    write_panels(tmp_path, "log-time", panels=[panel(claims=[claim("a second sentence")])], labels=[], source="arXiv 1")
+    shown = written(tmp_path)
+    assert "1 of its claims were checked" in shown.text
+    assert "log-time (arXiv 1)" in shown.text
+    assert shown.text.count("a first sentence") == shown.text.count("a second sentence") > 1
+    write_panels(tmp_path, panels=[panel(claims=[])])
+    assert "No claim of it was checked" in written(tmp_path).text
 
 
 def test_verdicts_of_the_page_are_those_of_claims(tmp_path: Path) -> None:

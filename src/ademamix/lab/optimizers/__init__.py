@@ -77,6 +77,23 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         betas=(0.9, 0.999, 0.999, 0.9999),
         has_schedules=True,
     ),
+    "log-time-ademamix": LabOptimizer(
+        "ademamix.lab.optimizers.successors:LogTimeAdEMAMix",
+        "Log-time AdEMAMix",
+        "AdEMAMix whose memory, alpha and weight decay follow the step, not the horizon",
+        lr=1e-3,
+        betas=BETAS,
+        takes_beta3=True,
+        has_schedules=True,
+    ),
+    "simplified-ademamix": LabOptimizer(
+        "ademamix.lab.optimizers.successors:SimplifiedAdEMAMix",
+        "Simplified-AdEMAMix",
+        "one slow momentum and the gradient itself in place of two averages",
+        lr=1e-4,
+        betas=(0.99, 0.95),
+        has_schedules=True,
+    ),
     "aggmo": LabOptimizer(
         "ademamix.lab.optimizers.baselines:AggMo",
         "AggMo",

@@ -13,11 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ademamix import hyperparameters
-from ademamix.lab.optimizers.stepping import Batch, BatchedOptimizer, checked_betas, descend_, nonnegative
+from ademamix.lab.optimizers.stepping import (
+    Batch,
+    BatchedOptimizer,
+    accumulate_,
+    checked_betas,
+    descend_,
+    nonnegative,
+)
 
 
 class AggMo(BatchedOptimizer):
@@ -59,7 +65,7 @@ class AggMo(BatchedOptimizer):
         betas = group["betas"]
         directions = [torch.zeros_like(param) for param in batch.params]
         for beta, momenta in zip(betas, batch.moments, strict=True):
-            _accumulate_(momenta, batch.grads, beta)
+            accumulate_(momenta, batch.grads, beta)
             torch._foreach_add_(directions, momenta, alpha=1 / len(betas))
         descend_(batch.params, directions, group)
 
@@ -106,7 +112,7 @@ class AdMetaS(BatchedOptimizer):
         beta1, beta2 = group["betas"]
         mu, kappa = 25 - 10 * (beta1 + 1 / beta1), 10 / beta1 - 9
         momenta, averages = batch.moments
-        _accumulate_(momenta, batch.grads, beta1)
+        accumulate_(momenta, batch.grads, beta1)
         inner = torch._foreach_mul(batch.grads, kappa)
         torch._foreach_add_(inner, momenta, alpha=mu)
         torch._foreach_lerp_(averages, inner, 1 - beta2)
@@ -153,11 +159,3 @@ class Lion(BatchedOptimizer):
         torch._foreach_sign_(directions)
         torch._foreach_lerp_(averages, batch.grads, 1 - group["beta"])
         descend_(batch.params, directions, group)
-
-
-def _accumulate_(momenta: list[Tensor], grads: list[Tensor], beta: float) -> None:
-    """Update a momentum: m <- beta m + g."""
-    torch._foreach_add_(
-        momenta, momenta, alpha=beta - 1
-    )  # not a product: fp32 has more digits of 1 - beta than of beta
-    torch._foreach_add_(momenta, grads)

@@ -1,7 +1,8 @@
-"""Parts that the lab's optimizers share: checks of settings, gathering of tensors, and the end of a step."""
+"""Parts that the lab's optimizers share: checks of settings, gathering of tensors, momentum, and the end of a step."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -77,6 +78,23 @@ class BatchedOptimizer(Optimizer, ABC):
             yield Batch(step, params, [param.grad for param in params if param.grad is not None], columns)
 
 
+def accumulate_(momenta: list[Tensor], grads: list[Tensor], beta: float) -> None:
+    """Update a momentum: m <- beta m + g."""
+    torch._foreach_add_(
+        momenta, momenta, alpha=beta - 1
+    )  # not a product: fp32 has more digits of 1 - beta than of beta
+    torch._foreach_add_(momenta, grads)
+
+
+def normalise_(directions: Any, squares: list[Tensor], batch: Batch, beta2: float, eps: float) -> None:
+    """Update the second moment of Adam and divide `directions` by its root: sqrt(nu / (1 - beta2^t)) + eps."""
+    torch._foreach_lerp_(squares, torch._foreach_mul(batch.grads, batch.grads), 1 - beta2)
+    roots = torch._foreach_sqrt(squares)
+    torch._foreach_div_(roots, math.sqrt(1 - beta2**batch.step))
+    torch._foreach_add_(roots, eps)
+    torch._foreach_div_(directions, roots)
+
+
 def descend_(params: list[Tensor], directions: Any, group: Mapping[str, Any], gain: float = 1.0) -> None:
     """Take the step: theta <- theta - lr (gain direction + weight_decay theta)."""
     changes = torch._foreach_mul(directions, group["lr"] * gain)
@@ -87,6 +105,15 @@ def descend_(params: list[Tensor], directions: Any, group: Mapping[str, Any], ga
 def nonnegative(raw: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Return the settings of these names, or raise ValueError if one is not a finite number >= 0."""
     return {name: hyperparameters.checked_nonnegative(name, raw[name]) for name in names}
+
+
+def mixture_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the settings that are also AdEMAMix's; all schedules run over `total_steps`."""
+    resolved = hyperparameters.resolve_algorithm(
+        {**raw, "alpha_warmup": None, "beta3_warmup": None, "beta3_start": None}
+    )
+    names = ("betas", "alpha", "total_steps", "eps", "weight_decay")
+    return nonnegative(raw, "lr") | {name: resolved[name] for name in names}
 
 
 def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:

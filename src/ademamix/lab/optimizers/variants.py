@@ -5,16 +5,22 @@ Like those of `baselines.py`, they are for experiments: parameters are fp32 or f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from ademamix import hyperparameters
-from ademamix.lab.optimizers.stepping import Batch, BatchedOptimizer, checked_betas, descend_, nonnegative
+from ademamix.lab.optimizers.stepping import (
+    Batch,
+    BatchedOptimizer,
+    checked_betas,
+    descend_,
+    mixture_settings,
+    nonnegative,
+    normalise_,
+)
 from ademamix.schedules import alpha_at, beta3_at
 
 
@@ -77,7 +83,7 @@ class AdamWScheduledBeta1(BatchedOptimizer):
         torch._foreach_lerp_(averages, batch.grads, 1 - beta1)
         torch._foreach_lerp_(weights, [torch.ones_like(weight) for weight in weights], 1 - beta1)
         directions = torch._foreach_div(averages, weights)
-        _normalise_(directions, squares, batch, beta2, group["eps"])
+        normalise_(directions, squares, batch, beta2, group["eps"])
         descend_(batch.params, directions, group)
 
 
@@ -128,7 +134,7 @@ class ConvexMix(BatchedOptimizer):
         super().__init__(params, {**defaults, "total_steps": total_steps, "eps": eps, "weight_decay": weight_decay})
 
     def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        settings = _mixture(raw)
+        settings = mixture_settings(raw)
         if settings["alpha"] > 1 and not raw["matches_ademamix"]:
             raise ValueError(f"alpha must be in [0, 1], or matches_ademamix=True, got {raw['alpha']!r}")
         return settings
@@ -144,7 +150,7 @@ class ConvexMix(BatchedOptimizer):
         torch._foreach_lerp_(slows, batch.grads, 1 - beta3_at(t, beta3, beta1, T))
         directions = torch._foreach_mul(fasts, (1 - alpha) / (1 - beta1**t))
         torch._foreach_add_(directions, slows, alpha=alpha)
-        _normalise_(directions, squares, batch, beta2, group["eps"])
+        normalise_(directions, squares, batch, beta2, group["eps"])
         descend_(batch.params, directions, group, gain)
 
 
@@ -189,7 +195,7 @@ class Ad3EMAMix(BatchedOptimizer):
 
     def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         betas = checked_betas(raw["betas"], count=4)
-        return _mixture({**raw, "betas": betas[:3]}) | {"betas": betas}
+        return mixture_settings({**raw, "betas": betas[:3]}) | {"betas": betas}
 
     def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
         fasts, slows, slowers, squares = batch.moments
@@ -202,23 +208,5 @@ class Ad3EMAMix(BatchedOptimizer):
         directions = torch._foreach_mul(fasts, 1 / (1 - beta1**t))
         torch._foreach_add_(directions, slows, alpha=alpha)
         torch._foreach_add_(directions, slowers, alpha=alpha)
-        _normalise_(directions, squares, batch, beta2, group["eps"])
+        normalise_(directions, squares, batch, beta2, group["eps"])
         descend_(batch.params, directions, group)
-
-
-def _normalise_(directions: Any, squares: list[Tensor], batch: Batch, beta2: float, eps: float) -> None:
-    """Update the second moment of Adam and divide `directions` by its root: sqrt(nu / (1 - beta2^t)) + eps."""
-    torch._foreach_lerp_(squares, torch._foreach_mul(batch.grads, batch.grads), 1 - beta2)
-    roots = torch._foreach_sqrt(squares)
-    torch._foreach_div_(roots, math.sqrt(1 - beta2**batch.step))
-    torch._foreach_add_(roots, eps)
-    torch._foreach_div_(directions, roots)
-
-
-def _mixture(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the settings that are also AdEMAMix's; all schedules run over `total_steps`."""
-    resolved = hyperparameters.resolve_algorithm(
-        {**raw, "alpha_warmup": None, "beta3_warmup": None, "beta3_start": None}
-    )
-    names = ("betas", "alpha", "total_steps", "eps", "weight_decay")
-    return nonnegative(raw, "lr") | {name: resolved[name] for name in names}

@@ -1,4 +1,6 @@
-"""One module for each result of the paper, and the one list of them, by which `ademamix reproduce` knows them.
+"""One module for each result, and the one list of them, by which `ademamix reproduce` knows them.
+
+Most are results of the paper; a row that names another source is of a later paper or of our own.
 
 The module of the recipe `some-name` is `some_name`. Its function ``plan(at)`` yields the panels of the result at a
 :class:`~ademamix.lab.reproduction.scale.Scale`; :mod:`ademamix.lab.reproduction.engine` does the rest. Recipes are
@@ -8,6 +10,7 @@ imported only when they are carried out, so that listing them needs neither torc
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,16 +23,40 @@ ScaleName = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 
 
+PAPER = "the paper"
+"""Pagliardini, Ablin and Grangier, arXiv 2409.03137: the source of a recipe unless its row names another."""
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """What `--help` and `--list` say of a recipe."""
+    """What `--help`, `--list` and reports say of a recipe."""
 
     summary: str
     labels: tuple[str, ...]
-    """The paper's, of the figures and tables that it reproduces."""
+    """Those of its source, of the figures and tables that it reproduces; () if it looks into sentences."""
     laptop: str
     """How long it takes at laptop scale, on two cores."""
     trains: bool = False
+    source: str = PAPER
+    """Whose claims it decides: the paper, another one, or a study of ours."""
+
+    @property
+    def origin(self) -> str:
+        """Where its result stands: its labels in the paper, or its other source.
+
+        >>> RECIPES["lion"].origin, RECIPES["log-time"].origin
+        ('lion, 110_hyper_lion', 'arXiv 2602.05298 and 2502.02431')
+        """
+        return origin(self.labels, self.source)
+
+
+def origin(labels: Sequence[str], source: str) -> str:
+    """Return where a result stands: its labels in the paper, or another source, with its labels if it has any.
+
+    >>> origin(["lion"], PAPER), origin(["fig. 3"], "arXiv 2602.05298")
+    ('lion', 'arXiv 2602.05298: fig. 3')
+    """
+    return ": ".join(filter(None, ["" if source == PAPER else source, ", ".join(labels)]))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -120,9 +147,23 @@ RECIPES: dict[str, Recipe] = {
         trains=True,
     ),
     "horizon-rule": Recipe(
-        "which beta3 suits the length of a run, and what AdEMAMix gains at each", (), "4 h", trains=True
+        "which beta3 suits the length of a run, and what AdEMAMix gains at each",
+        (),
+        "4 h",
+        trains=True,
+        source="a study of ours",
+    ),
+    "log-time": Recipe(
+        "log-time schedules for AdEMAMix, and Simplified-AdEMAMix",
+        (),
+        "35 min",
+        trains=True,
+        source="arXiv 2602.05298 and 2502.02431",
     ),
 }
+
+OF_THE_PAPER = tuple(name for name, recipe in RECIPES.items() if recipe.source == PAPER)
+"""What `all` stands for: reproducing the paper must not grow with what later papers and studies of ours add."""
 
 
 def load(name: str) -> Plan:

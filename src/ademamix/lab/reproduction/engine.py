@@ -19,7 +19,7 @@ from typing import Any
 import ademamix
 from ademamix.lab import tuning
 from ademamix.lab.config import Run
-from ademamix.lab.recipes import RECIPES, Recipe, load
+from ademamix.lab.recipes import PAPER, RECIPES, Recipe, load
 from ademamix.lab.report import figures, tables
 from ademamix.lab.reproduction.finished import FinishedPanel
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
@@ -104,6 +104,7 @@ class Reproduction:
             "recipe": self.name,
             "scale": self.at.name,
             "labels": list(self.recipe.labels),
+            "source": self.recipe.source,
             "ademamix": ademamix.__version__,
             "plan": fingerprint(plan),
             "complete": complete,
@@ -129,8 +130,9 @@ class Reproduction:
         return figures.save(figure, self.folder, f"{self.name}-{name}" if name else self.name)
 
     def _markdown(self, prose: str, *, complete: bool) -> str:
-        labels = ", ".join(self.recipe.labels)
-        parts = [f"# {self.name}", f"{self.recipe.summary} (the paper's {labels}), at {self.at.name} scale.", prose]
+        recipe = self.recipe
+        origin = f"the paper's {recipe.origin}" if recipe.source == PAPER else recipe.origin
+        parts = [f"# {self.name}", f"{recipe.summary} ({origin}), at {self.at.name} scale.", prose]
         left = dict(self.pictures)
         for panel in self.panels:
             begun = left.pop(panel.panel.figure, [])

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
+from ademamix.lab.recipes import PAPER
 from ademamix.lab.reproduction.claims import Verdict
 from ademamix.lab.runs.record import RunError
 
@@ -164,6 +165,7 @@ class Found(_Part):
     recipe: str
     scale: str
     labels: list[str] = []
+    source: str = PAPER
     ademamix: str = ""
     complete: bool = True
     panels: list[Panel] = Field(default_factory=list)
@@ -178,13 +180,20 @@ class Section:
     panels: list[Panel]
     commands: list[str]
     """What repeats it."""
-    source: str = ""
-    """Where in the paper it comes from."""
+    source: str = PAPER
+    """Whose claims it decides."""
+    origin: str = ""
+    """Where the result stands: labels in the paper, or another source."""
     notes: str = ""
     """How it was done, in paragraphs."""
     version: str = ""
     """Of ademamix, that wrote it."""
     complete: bool = True
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether its claims are the paper's."""
+        return self.source == PAPER
 
     @property
     def claims(self) -> list[Claim]:

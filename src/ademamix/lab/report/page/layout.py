@@ -55,8 +55,18 @@ class ClaimRow:
     """A claim, where it is on the page, and the numbers behind it."""
 
     number: int
-    recipe: str
+    section: Section
     claim: Claim
+
+    @property
+    def recipe(self) -> str:
+        """The recipe that decides it."""
+        return self.section.name
+
+    @property
+    def claimant(self) -> str:
+        """Who says so: the paper, or another source."""
+        return "The paper" if self.section.is_of_paper else self.section.source
 
     @property
     def id(self) -> str:
@@ -137,15 +147,17 @@ def html(page: Page, reload: int = 0) -> str:
     drawings = Drawings()
     views = [_section(section, page.runs, drawings) for section in page.sections]
     claims = [row for view in views for panel in view.panels for row in panel.claims]
+    of_paper = [row.claim for row in claims if row.section.is_of_paper]
     content = _template().render(
         page=page,
         version=ademamix.__version__,
         about_scale=ABOUT_SCALES.get(page.scale, ""),
         views=views,
         claims=claims,
-        tally=overview.Tally.of(row.claim for row in claims),
+        tally=overview.Tally.of(of_paper),
         main_claim=next((row for row in claims if row.recipe == overview.MAIN and row.claim.source), None),
         findings=overview.findings(page.sections) if page.scale and claims else [],
+        others=[section for section in page.sections if not section.is_of_paper],
         missing=page.missing,
         verdicts=overview.VERDICTS,
         counted=overview.COUNTED,
@@ -163,7 +175,7 @@ def _section(section: Section, runs: Sequence[Path], drawings: Drawings) -> Sect
     panels = [
         PanelView(
             panel,
-            [ClaimRow(next(numbered)[0], section.name, claim) for claim in panel.claims],
+            [ClaimRow(next(numbered)[0], section, claim) for claim in panel.claims],
             [drawings.add(chart) for chart in panel.charts],
         )
         for panel in section.panels

@@ -7,7 +7,7 @@ import importlib.resources
 from collections.abc import Sequence
 from pathlib import Path
 
-from ademamix.lab.recipes import RECIPES
+from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, origin
 from ademamix.lab.report.page.content import Found, Section, read_found
 
 PANELS = "panels.json"
@@ -26,9 +26,9 @@ def sections(results: Path, scale: str) -> list[Section]:
 
 
 def missing(found: Sequence[Section]) -> list[str]:
-    """Return the recipes that have no section."""
+    """Return the recipes of the paper that have no section."""
     names = {section.name for section in found}
-    return [name for name in RECIPES if name not in names]
+    return [name for name in OF_THE_PAPER if name not in names]
 
 
 def _section(found: Found) -> Section:
@@ -38,7 +38,8 @@ def _section(found: Found) -> Section:
         summary=recipe.summary if recipe else "a recipe that this version does not know",
         panels=found.panels,
         commands=[f"ademamix reproduce {found.recipe} --scale {found.scale}"],
-        source=", ".join(found.labels),
+        source=found.source,
+        origin=origin(found.labels, found.source),
         notes=_notes(found.recipe) if recipe else "",
         version=found.ademamix,
         complete=found.complete,
