@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import ademamix
-from ademamix.cli import bench, compare, plan, report, reproduce, runs, sweep, together, train
+from ademamix.cli import bench, compare, convert, inspect, plan, report, reproduce, runs, sweep, together, train
 from ademamix.cli.arguments import Parser, UsageError
 from ademamix.lab import process_group
 from ademamix.lab.runs.interrupt import EXIT_CODE
@@ -35,7 +35,7 @@ def parser() -> Parser:
     )
     reader.add_argument("--version", action="version", version=f"ademamix {ademamix.__version__}")
     commands = reader.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (compare, train, sweep, reproduce, report, runs, plan, bench):
+    for command in (compare, train, sweep, reproduce, report, runs, plan, convert, inspect, bench):
         command.add(commands)
     return reader
 

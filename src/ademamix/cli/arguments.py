@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ademamix.hyperparameters import LAST_STEP
+from ademamix.schedules import OPEN
+
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 MOST = 1000
@@ -60,6 +63,32 @@ def positive(text: str) -> int:
     if not number.isdecimal() or int(number) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(number)
+
+
+def horizon(text: str) -> int | str:
+    """Read the length of a run.
+
+    >>> horizon("10k"), horizon("open")
+    (10000, 'open')
+    """
+    if text == OPEN:
+        return OPEN
+    if (steps := positive(text)) > LAST_STEP:
+        raise argparse.ArgumentTypeError(f"must be at most {LAST_STEP:,}, got {text[:40]}")
+    return steps
+
+
+def steps_or_zero(text: str) -> int:
+    """Read a whole number of at least 0; 10k is 10000."""
+    return 0 if text == "0" else positive(text)
+
+
+def beta(text: str) -> float:
+    """Read the decay of an average."""
+    number = _number(text)
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0 and below 1, got {text!r}")
+    return number
 
 
 def run_length(text: str, base: int) -> int:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ademamix.cli.arguments import UsageError, positive
-from ademamix.hyperparameters import LAST_STEP
+from ademamix.cli.arguments import UsageError, horizon, positive
 from ademamix.lab.report.tables import wrapped
 from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Recommendation, recommend
 from ademamix.schedules import OPEN
@@ -20,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what settings depend on."""
     parser.add_argument(
         "--steps",
-        type=_horizon,
+        type=horizon,
         metavar="T",
         help="recommend settings for so many optimizer steps, or for an open end (default: no settings)",
     )
@@ -99,14 +98,6 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
         "Hugging Face": f"TrainingArguments(learning_rate={rate}, weight_decay={decay}, max_grad_norm={clip}, "
         f'optim_args="{settings.replace(repr(OPEN), OPEN)}"), with use_ademamix(trainer)',
     }
-
-
-def _horizon(text: str) -> int | str:
-    if text == OPEN:
-        return OPEN
-    if (steps := positive(text)) > LAST_STEP:
-        raise argparse.ArgumentTypeError(f"must be at most {LAST_STEP:,}, got {text[:40]}")
-    return steps
 
 
 def _adamw(text: str) -> dict[str, float]:

@@ -5,12 +5,15 @@ whose AdEMAMix                recognised by                       clocks and mom
 ============================  ==================================  =======================================
 bitsandbytes                  ``t_alpha`` in the group            ``step``, ``state1`` (m1, m2), ``state2``
 pytorch_optimizer             ``t_alpha_beta3`` in the group      ``step`` of the group; our names
+heavyball                     ``storage_dtype`` in the group      ``step_count``; m1, nu bias-corrected
 the paper's authors           ``alpha_warmup`` in the group       ``step``; m1 is ``exp_avg_fast``
 ============================  ==================================  =======================================
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -26,6 +29,7 @@ KEPT = ("params", "param_names", "lr", "initial_lr", "betas", "eps", "weight_dec
 
 BITSANDBYTES_WRAPPER = "__bnb_optimizer_quant_state__"  # newer versions keep all tensors in it
 BITSANDBYTES_BLOCK = 256
+HEAVYBALL_ENTRY = re.compile(r"(?:update|scale)_by_ademamix_(exp_avg_fast|exp_avg_slow|exp_avg_sq)_\d+")
 
 
 def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +37,7 @@ def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     groups, state = [], dict(state_dict["state"])
     for group in state_dict["param_groups"]:
         keys = [key for key in group["params"] if state.get(key)]
-        layout = next((layout for layout in LAYOUTS if layout.key in group), None)
+        layout = layout_of(group)
         if set(group) == {"params"} and not group["params"]:
             groups.append(group)  # torch.distributed.checkpoint keeps nothing of a group without parameters
             continue
@@ -47,6 +51,11 @@ def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
             except KeyError:
                 _refuse(group, state[key])
     return {**state_dict, "state": state, "param_groups": groups}
+
+
+def layout_of(group: Group) -> Layout | None:
+    """Return the layout of the optimizer that a group belongs to, or None if it is not known."""
+    return next((layout for layout in LAYOUTS if layout.key in group), None)
 
 
 def refuse_other_adams(group: Group) -> None:
@@ -73,6 +82,7 @@ def refuse_other_adams(group: Group) -> None:
 class Layout(NamedTuple):
     """How an optimizer lays out its ``state_dict``."""
 
+    origin: str  # whose it is
     key: str  # of its groups, by which it is recognised
     group: Callable[[Group], dict[str, Any]]  # a group in our names
     state: Callable[[Entries, Group], Entries]  # the state of a parameter in our names
@@ -135,11 +145,48 @@ def _one_clock(step: Any, fast: Tensor | None, slow: Tensor, square: Tensor) -> 
     return {"step": step, "slow_step": step, **{name: value for name, value in moments.items() if value is not None}}
 
 
-def _refuse_heavyball(group: Group) -> NoReturn:
-    raise ValueError(
-        "this is a state of heavyball, which stores averages that are already bias-corrected, and a clock only for the "
-        "first parameter: AdEMAMix does not load it. To start with an empty state, do not load one."
-    )
+def _heavyball_group(group: Group) -> dict[str, Any]:
+    variants = ("caution", "mars", "ecc", "param_ecc")
+    if group.get("weight_decay"):
+        variants = (*variants, "cautious_weight_decay")
+    for variant in variants:
+        if group.get(variant):
+            raise ValueError(
+                f"this AdEMAMix of heavyball has {variant}={group[variant]!r}, which changes the updates or the state "
+                f"and which AdEMAMix does not have. Set {variant} to False in its groups if dropping it is what you "
+                "want."
+            )
+    if float(group.get("step_count") or 0) <= (group.get("warmup_steps") or 0) and group.get("warmup_steps"):
+        raise ValueError(
+            f"this AdEMAMix of heavyball is inside of its own warm-up of lr, over {group['warmup_steps']} steps, which "
+            "AdEMAMix leaves to lr schedulers. Set warmup_steps to 0 in its groups, and attach a scheduler."
+        )
+    return _renamed(group, origin="heavyball", alpha_warmup="alpha_warmup", beta3_warmup="beta3_warmup")
+
+
+def _of_heavyball(entries: Entries, group: Group) -> Entries:
+    """Undo the bias correction of the stored m1 and nu: those are m1 / (1 - beta1^t) and nu / (1 - beta2^t)."""
+    views = [view for view in entries.values() if isinstance(view, Mapping)]
+    moments = {
+        found[1]: value for view in views for key, value in view.items() if (found := HEAVYBALL_ENTRY.fullmatch(key))
+    }
+    if len(views) != 1 or group.get("step_count") is None:
+        raise ValueError(
+            f"this is a state of heavyball with {len(views)} parts for a parameter and "
+            f"{'no' if group.get('step_count') is None else 'a'} step_count in its group: AdEMAMix loads only that of "
+            "heavyball.AdEMAMix, with whole parameters and a clock. To start with an empty state, do not load one."
+        )
+    step = float(group["step_count"])
+    fast, square = (_without_correction(moments[key], beta, step) for key, beta in _heavyball_betas(group))
+    return _one_clock(step, fast, moments["exp_avg_slow"], square)
+
+
+def _heavyball_betas(group: Group) -> list[tuple[str, float]]:
+    return [("exp_avg_fast", float(group["betas"][0])), ("exp_avg_sq", float(group["betas"][1]))]
+
+
+def _without_correction(average: Tensor, beta: float, step: float) -> Tensor:
+    return average * -math.expm1(step * math.log(beta)) if beta > 0 else average
 
 
 def _of_adamw(entries: Entries, group: Group) -> Entries:
@@ -153,8 +200,8 @@ def _refuse(group: Group, entries: Entries) -> NoReturn:
     raise ValueError(
         f"this is the state of another optimizer: its groups have {', '.join(map(str, group))}, and its state "
         f"{', '.join(map(str, entries)) or 'nothing that is known'}. AdEMAMix loads its own, AdamW's, and those of the "
-        "AdEMAMix of bitsandbytes, of pytorch_optimizer and of the paper's authors. To start with an empty state, do "
-        "not load one."
+        "AdEMAMix of bitsandbytes, of pytorch_optimizer, of heavyball and of the paper's authors. To start with an "
+        "empty state, do not load one."
     )
 
 
@@ -167,22 +214,25 @@ def _without_clock(group: Group) -> dict[str, Any]:
 
 
 LAYOUTS = (  # in the order in which they are looked for
-    Layout("given", dict, _as_it_is),  # our own
-    Layout("storage_dtype", _refuse_heavyball, _as_it_is),
+    Layout("ademamix", "given", dict, _as_it_is),
+    Layout("heavyball", "storage_dtype", _heavyball_group, _of_heavyball),
     Layout(
+        "bitsandbytes",
         "t_alpha",
         partial(_renamed, origin="bitsandbytes", alpha_warmup="t_alpha", beta3_warmup="t_beta3"),
         _of_bitsandbytes,
     ),
     Layout(
+        "pytorch_optimizer",
         "t_alpha_beta3",
         partial(_renamed, origin="pytorch_optimizer", alpha_warmup="t_alpha_beta3", beta3_warmup="t_alpha_beta3"),
         _of_pytorch_optimizer,
     ),
     Layout(
+        "the paper's authors",
         "alpha_warmup",
         partial(_renamed, origin="the paper's authors", alpha_warmup="alpha_warmup", beta3_warmup="beta3_warmup"),
         _of_the_authors,
     ),
-    Layout("betas", _without_clock, _of_adamw),
+    Layout("AdamW", "betas", _without_clock, _of_adamw),
 )

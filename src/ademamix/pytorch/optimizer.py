@@ -348,8 +348,8 @@ class AdEMAMix(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state_dict of AdEMAMix, of AdamW as a switch, or of another AdEMAMix, which a warning names.
 
-        The others are those of bitsandbytes, of pytorch_optimizer and of the paper's authors; every other state is
-        refused. Parameters are matched by name if both sides have names, or else by position.
+        The others are those of bitsandbytes, of pytorch_optimizer, of heavyball and of the paper's authors; every other
+        state is refused. Parameters are matched by name if both sides have names, or else by position.
 
         Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start`, `slow_clip`
         and `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from

@@ -1,0 +1,6 @@
+"""Checkpoints of optimizers: converting them, and saying what they hold."""
+
+from ademamix.checkpoints.conversion import convert
+from ademamix.checkpoints.errors import CheckpointError
+
+__all__ = ["CheckpointError", "convert"]

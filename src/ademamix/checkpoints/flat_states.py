@@ -1,0 +1,60 @@
+"""Optimizer states that torch has flattened into one dict, as ``flatten_optimizer_state_dict=True`` does.
+
+Keys are ``state.<parameter>.<entry>`` and ``param_groups.<parameter>.<setting>``: each parameter repeats the settings
+of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+STATE, GROUPS = "state.", "param_groups."
+
+
+def is_flat(node: Any) -> bool:
+    """Tell whether a node is such a dict.
+
+    >>> is_flat({"state.layer.weight.step": 1, "param_groups.layer.weight.lr": 0.1}), is_flat({"state": {}})
+    (True, False)
+    """
+    return (
+        isinstance(node, Mapping)
+        and any(isinstance(key, str) and key.startswith(GROUPS) for key in node)
+        and all(isinstance(key, str) and key.startswith((STATE, GROUPS)) for key in node)
+    )
+
+
+def nested(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return it as torch's optimizers have it, with a group for each parameter.
+
+    >>> nested({"state.layer.weight.step": 1, "param_groups.layer.weight.lr": 0.1})
+    {'state': {'layer.weight': {'step': 1}}, 'param_groups': [{'lr': 0.1, 'params': ['layer.weight']}]}
+    """
+    state: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in node.items():
+        part, prefix = (state, STATE) if key.startswith(STATE) else (groups, GROUPS)
+        parameter, _, name = key.removeprefix(prefix).rpartition(".")
+        part.setdefault(parameter, {})[name] = value
+    return {
+        "state": state,
+        "param_groups": [{**settings, "params": [parameter]} for parameter, settings in groups.items()],
+    }
+
+
+def flattened(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo :func:`nested`.
+
+    >>> flattened({"state": {"w": {"step": 1}}, "param_groups": [{"lr": 0.1, "params": ["w"]}]})
+    {'state.w.step': 1, 'param_groups.w.lr': 0.1}
+    """
+    flat = {
+        f"{STATE}{parameter}.{name}": value
+        for parameter, entries in state_dict["state"].items()
+        for name, value in entries.items()
+    }
+    for group in state_dict["param_groups"]:
+        (parameter,) = group["params"]
+        flat |= {f"{GROUPS}{parameter}.{name}": value for name, value in group.items() if name != "params"}
+    return flat

@@ -1,0 +1,62 @@
+"""Folders of Orbax: read as NumPy arrays in dicts and lists, on whatever devices they were saved."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.torch_files import first_line
+
+DESCRIPTION = "_METADATA"
+
+
+def read(path: Path, *, unsafe_pickle: bool = False) -> Any:
+    """Return all that a folder holds. Orbax pickles nothing, so that `unsafe_pickle` makes no difference."""
+    try:
+        import jax
+        import orbax.checkpoint as ocp
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"{str(path)!r} is a folder of Orbax, and {error.name} is not installed: pip install orbax-checkpoint"
+        ) from error
+    try:
+        with _quiet(), ocp.PyTreeCheckpointer() as checkpointer:
+            tree = checkpointer.metadata(path.absolute()).item_metadata.tree
+            return checkpointer.restore(path.absolute(), restore_args=jax.tree.map(_as_numpy, tree))
+    except OSError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"cannot read {str(path)!r} as a folder of Orbax: {first_line(error)}") from error
+
+
+def write(path: Path, tree: Any) -> None:
+    """Write a folder."""
+    import orbax.checkpoint as ocp
+
+    with _quiet(), ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute(), tree)
+
+
+def _as_numpy(leaf: Any) -> Any:
+    """Return how to restore a leaf: arrays without the devices that they were on, anything else as it is."""
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    is_array = type(leaf).__name__ == "ArrayMetadata"
+    return ocp.RestoreArgs(restore_type=np.ndarray) if is_array else ocp.RestoreArgs()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what Orbax logs about arrays that have lost their devices."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,146 @@
+"""`ademamix convert`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ademamix.checkpoints.wish import AFTER_ADAMW, SETTINGS, TARGETS
+from ademamix.cli.arguments import Commands, UsageError, beta, horizon, rate, rate_or_zero, steps_or_zero
+from ademamix.hyperparameters import STATE_STORAGES
+from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
+
+if TYPE_CHECKING:
+    from ademamix.checkpoints.conversion import Report
+    from ademamix.checkpoints.explanation import Change
+
+DESCRIPTION = """\
+Convert the optimizer state of a checkpoint, so that a run continues with another optimizer.
+
+From AdamW to AdEMAMix and back, and to ours from other implementations of AdEMAMix: those of the paper's authors,
+bitsandbytes (32 and 8 bits), pytorch_optimizer, HeavyBall and optax.contrib. After AdamW the slow average begins empty;
+from another AdEMAMix everything continues.
+
+SRC is a file of torch.save, with the state alone or under any key, also Lightning's; a folder of the Hugging Face
+Trainer or of Accelerate; a folder of torch.distributed.checkpoint; or a folder of Orbax. What else is in it is taken
+over as it is. DST must not exist: it appears when it is whole, and has been read again and compared.
+
+Files are read without running code that they name. `ademamix inspect` shows what a checkpoint holds.
+
+examples:
+  ademamix convert adamw.pt ademamix.pt --total-steps 50k
+  ademamix convert out/checkpoint-5000 out/checkpoint-5000-ademamix --total-steps 50k --explain
+  ademamix convert ademamix.pt adamw.pt --to adamw
+  ademamix convert bitsandbytes-8bit.pt ours.pt --state-storage compact
+"""
+
+
+def add(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "convert", help="carry an optimizer checkpoint over to AdEMAMix, or back to AdamW", description=DESCRIPTION
+    )
+    parser.add_argument("source", type=Path, metavar="SRC", help="the checkpoint, which stays as it is")
+    parser.add_argument("destination", type=Path, metavar="DST", help="the file or folder to write, which is new")
+    parser.add_argument(
+        "--to", choices=TARGETS, default="ademamix", metavar="OPTIMIZER", help="ademamix or adamw (default: ademamix)"
+    )
+    own = "the checkpoint's own"
+    parser.add_argument(
+        "--total-steps",
+        type=horizon,
+        metavar="T",
+        help=f"steps of the run, after AdamW those still to come, or open (default: {own}; after AdamW none)",
+    )
+    parser.add_argument(
+        "--alpha",
+        type=rate_or_zero,
+        metavar="A",
+        help=f"weight of the slow average (default: {own}; after AdamW {AFTER_ADAMW['alpha']:g})",
+    )
+    parser.add_argument(
+        "--beta3", type=beta, metavar="B", help=f"its decay (default: {own}; after AdamW chosen for --total-steps)"
+    )
+    for name in ("alpha", "beta3"):
+        parser.add_argument(
+            f"--{name}-warmup",
+            type=steps_or_zero,
+            metavar="N",
+            help=f"steps over which {name} rises (default: {own}; after AdamW 0)",
+        )
+    parser.add_argument(
+        "--slow-clip", type=rate, metavar="C", help=f"bound on the slow part of an update (default: {own}, or none)"
+    )
+    parser.add_argument(
+        "--state-storage",
+        choices=STATE_STORAGES,
+        metavar="KIND",
+        help=f"{', '.join(STATE_STORAGES)} (default: {own}, or fp32)",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="say what became of each tensor and setting (default: a summary)"
+    )
+    add_unsafe_pickle(parser)
+    parser.set_defaults(run=_run)
+
+
+def add_unsafe_pickle(parser: argparse.ArgumentParser) -> None:
+    """Add the option to read files that name code."""
+    parser.add_argument(
+        "--unsafe-pickle",
+        action="store_true",
+        help="also read files that name code to run, if you trust whoever wrote them (default: refuse them)",
+    )
+
+
+@contextlib.contextmanager
+def checkpoint_errors_explained() -> Iterator[None]:
+    """Turn what is wrong with a checkpoint into a usage error."""
+    from ademamix.checkpoints.errors import CheckpointError
+
+    try:
+        yield
+    except CheckpointError as error:
+        raise UsageError(str(error)) from None
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
+    with checkpoint_errors_explained():
+        from ademamix.checkpoints import convert
+
+        reports = convert(
+            options.source, options.destination, options.to, unsafe_pickle=options.unsafe_pickle, **settings
+        )
+    width = width_of_output()
+    for report in reports:
+        print(wrapped(_summary(report, options.to), width))
+        if options.explain:
+            print(f"\n{_table(report.changes, width)}\n")
+        for note in report.notes:
+            print(wrapped(f"note: {note}", width, indent="  "))
+    print(f"written, and read again to compare: {options.destination}")
+    return 0
+
+
+def _summary(report: Report, to: str) -> str:
+    parameters = {change.subject for change in report.changes if not change.subject.startswith("group ")} - {"all"}
+    whose = {"AdamW": "AdamW", "ademamix": "AdEMAMix"}.get(report.origin, f"the AdEMAMix of {report.origin}")
+    if to == "adamw":
+        becomes = "AdamW: the slow average is dropped, the rest continues"
+    elif report.origin == "AdamW":
+        becomes = "AdEMAMix: the slow average begins empty, the rest continues"
+    else:
+        becomes = "AdEMAMix: everything continues"
+    return f"{report.label}: {whose}, {len(parameters)} parameters, becomes {becomes}."
+
+
+def _table(changes: list[Change], width: int) -> str:
+    rows = [[change.subject, change.entry or "-", change.source or "-", change.what] for change in changes]
+    parts = itertools.groupby(rows, key=lambda row: row[0].startswith("group "))
+    headers = {False: ["parameter", "entry", "from", "what it is now"], True: ["group", "setting", "was", "is now"]}
+    return "\n\n".join(in_rows(headers[is_group], list(part), width) for is_group, part in parts)
