@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
@@ -58,7 +59,7 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
         raise
     except pickle.UnpicklingError as error:
         raise unsafe(path, error) from error
-    except Exception as error:
+    except (Exception, CheckpointException) as error:  # torch's own is no Exception
         cause = next((found for found in _causes(error) if isinstance(found, pickle.UnpicklingError)), None)
         if cause is not None:
             raise unsafe(path, cause) from error

@@ -1,0 +1,169 @@
+"""A converted run continues: in every container, and as the optimizer that it was converted to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ademamix import AdEMAMix, formats
+from ademamix.checkpoints import CheckpointError, containers, convert, trees
+from ademamix.pytorch import block_codes
+from ademamix.pytorch.parameter_state import values_of
+from written_by import ROWS, SETTINGS, adamw
+
+TOLERANCE = 1e-6  # of parameters of about 1, after 100 steps; the arithmetic is in fp32
+
+
+def ademamix(params: Any) -> AdEMAMix:
+    """Return an optimizer without settings of its own: those of the checkpoint count."""
+    return AdEMAMix(params, alpha_warmup=0, beta3_warmup=0)
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def begun(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A row, and a checkpoint that it has written after steps of AdamW."""
+    row = ROWS[request.param]
+    return row, row.begin(tmp_path_factory.mktemp(request.param))
+
+
+def beside(path: Path, name: str) -> Path:
+    """Return a new name beside a checkpoint, with the same ending."""
+    return path.with_name(f"{name}{path.suffix}")
+
+
+@pytest.mark.filterwarnings("ignore:.*schedule was replaced")
+def test_adamw_continues_as_ademamix_and_back(begun: tuple[Any, Path]) -> None:
+    """With alpha = 0 AdEMAMix is AdamW, in numbers as well; the way back has the bits of the original."""
+    row, source = begun
+    there, back = beside(source, "there"), beside(source, "back")
+    reports = convert(source, there, alpha=0.0)
+    assert {report.origin for report in reports} == {"AdamW"}
+    expected = row.continued(source, adamw)
+    for param, other in zip(row.continued(there, ademamix), expected, strict=True):
+        torch.testing.assert_close(param, other, rtol=TOLERANCE, atol=TOLERANCE)
+    convert(there, back, "adamw")
+    for param, other in zip(row.continued(back, adamw), expected, strict=True):
+        assert torch.equal(param, other)
+
+
+def test_everything_else_stays(begun: tuple[Any, Path]) -> None:
+    _, source = begun
+    destination = beside(source, "else")
+    convert(source, destination)
+    old, new = containers.read(source), containers.read(destination)
+    assert [location.keys for location in new.locations] == [location.keys for location in old.locations]
+    for before, after in zip(old.parts, new.parts, strict=True):
+        tree = after.tree
+        for location in old.locations:
+            tree = trees.replaced(tree, location.keys, location.node)
+        assert trees.difference(before.tree, tree) is None
+    if source.is_dir() and old.parts[0].place != Path():
+        converted = {part.place for part in old.parts}
+        for file in (path.relative_to(source) for path in source.rglob("*") if path.is_file()):
+            if file not in converted:
+                assert (destination / file).read_bytes() == (source / file).read_bytes()
+
+
+def test_settings_are_those_of_a_switch_unless_given(begun: tuple[Any, Path]) -> None:
+    _, source = begun
+    destination = beside(source, "settings")
+    convert(source, destination, total_steps=5000, slow_clip=30.0)
+    for location in containers.read(destination).locations:
+        groups = location.node.get("param_groups") or [
+            {key.rpartition(".")[2]: value for key, value in location.node.items() if ".2.bias." in key}
+        ]
+        for group in groups:
+            assert (group["alpha"], group["alpha_warmup"], group["beta3_warmup"]) == (2.0, 0, 0)
+            assert (group["total_steps"], group["slow_clip"]) == (5000, 30.0)
+            assert tuple(group["betas"]) == (*SETTINGS["betas"], 1 - 1 / 200)
+            assert (group["lr"], group["eps"], group["weight_decay"]) == (3e-3, 1e-7, 0.1)
+
+
+def test_a_storage_is_converted(tmp_path: Path) -> None:
+    """From AdamW to codes, from these to bf16, and back to AdamW: rounded to nearest each time, and no more."""
+    param = torch.randn(70, 70, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    optimizer = adamw([param])
+    for _ in range(3):
+        param.grad = param.detach().clone()
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "adamw.pt")
+    convert(tmp_path / "adamw.pt", tmp_path / "compact.pt", state_storage="compact")
+    convert(tmp_path / "compact.pt", tmp_path / "bf16.pt", state_storage="bf16")
+    convert(tmp_path / "bf16.pt", tmp_path / "back.pt", "adamw")
+    compact, bf16, back = (torch.load(tmp_path / f"{name}.pt")["state"][0] for name in ("compact", "bf16", "back"))
+    dtypes = [compact[key].dtype for key in ("exp_avg", "exp_avg_slow", "exp_avg_sq")]
+    assert dtypes == [torch.int8, torch.int16, torch.uint8]
+    assert bf16["exp_avg"].dtype == torch.bfloat16
+    for key, code in {"exp_avg": formats.FAST, "exp_avg_sq": formats.SQUARE}.items():
+        assert torch.equal(compact[key], block_codes.encode(optimizer.state[param][key], code)[0])
+        assert torch.equal(bf16[key], values_of(compact, key).bfloat16())
+        assert torch.equal(back[key], bf16[key].float())
+    assert back["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("origin", "to", "message"),
+    [
+        ("adamw", "adamw", "a state of AdamW already"),
+        ("ademamix", "ademamix", "a state of ademamix already"),
+        ("sgd", "ademamix", "at optimizer: this is the state of another optimizer"),
+        ("amsgrad", "ademamix", "amsgrad=True is not possible"),
+        ("nothing", "ademamix", "there is no optimizer state in"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_in_a_sentence(tmp_path: Path, origin: str, to: str, message: str) -> None:
+    param = torch.ones(3, requires_grad=True)
+    optimizers = {
+        "adamw": torch.optim.AdamW([param]),
+        "ademamix": AdEMAMix([param], total_steps=100),
+        "sgd": torch.optim.SGD([param], momentum=0.9),
+        "amsgrad": torch.optim.AdamW([param], amsgrad=True),
+    }
+    param.grad = torch.ones(3)
+    saved: dict[str, Any] = {"model": {"w": param.detach()}}
+    if origin in optimizers:
+        optimizers[origin].step()
+        saved["optimizer"] = optimizers[origin].state_dict()
+    torch.save(saved, tmp_path / "source.pt")
+    with pytest.raises(CheckpointError, match=message):
+        convert(tmp_path / "source.pt", tmp_path / "new.pt", to)
+    assert [file.name for file in tmp_path.iterdir()] == ["source.pt"]
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    source = ROWS["plain"].begin(tmp_path)
+    before = source.read_bytes()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "loose").symlink_to(tmp_path / "nowhere")
+    for existing in (source, tmp_path / "model.pt", tmp_path / "other", tmp_path / "loose"):
+        with pytest.raises(CheckpointError, match="exists, and is not written over"):
+            convert(source, existing)
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        convert(source, tmp_path / "missing" / "new.pt")
+    shutil.copytree(tmp_path, tmp_path.parent / "trainer", symlinks=True)
+    with pytest.raises(CheckpointError, match="is inside of"):
+        convert(tmp_path.parent / "trainer", tmp_path.parent / "trainer" / "new")
+    assert source.read_bytes() == before
+
+
+def test_what_is_not_as_it_should_be_never_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that loses a bit, as it were."""
+    from ademamix.checkpoints import torch_files
+
+    write = torch_files.write
+
+    def losing(path: Path, tree: Any) -> None:
+        write(path, tree)
+        damaged = torch.load(path)
+        damaged["state"][1]["exp_avg"][2] += 1e-6
+        torch.save(damaged, path)
+
+    source = ROWS["plain"].begin(tmp_path)
+    monkeypatch.setattr(torch_files, "write", losing)
+    with pytest.raises(CheckpointError, match=r"differs from what was to be written, at state\[1\].exp_avg"):
+        convert(source, tmp_path / "new.pt")
+    assert {file.name for file in tmp_path.iterdir()} == {"model.pt", "optimizer.pt"}
