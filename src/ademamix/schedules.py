@@ -53,6 +53,27 @@ def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
     return min(math.exp(log_beta3(t / T, beta3, start)), beta3)
 
 
+def filled_at(t: int, beta3: float, start: float, T: int) -> float:
+    r"""How much of the slow EMA is filled after t steps: the sum of the weights of all gradients so far.
+
+    .. math:: 1 - \prod_{s=1}^{t} \beta_3^{(s)}
+
+    The slow EMA is not bias-corrected: where this is 0.3, it is 0.3 of an average.
+
+    >>> round(filled_at(5000, beta3=0.9999, start=0.9, T=0), 4), round(filled_at(5000, 0.9999, 0.9, T=5000), 4)
+    (0.3935, 0.9677)
+
+    Reference: section 3 of the paper, where m2 starts at 0 without a bias correction.
+    """
+    rising = min(t, T) if start < beta3 else 0
+    log_left = (t - rising) * natural_log(beta3)
+    for s in range(rising, 0, -1):  # backwards: the last factors are the largest
+        log_left += log_beta3(s / T, beta3, start)
+        if log_left < -40:
+            break  # full, to the last digit
+    return -math.expm1(log_left)
+
+
 def natural_log(beta: float) -> float:
     """Return ln(beta); -inf for 0, where :func:`math.log` raises."""
     return math.log(beta) if beta > 0 else -math.inf

@@ -81,7 +81,7 @@ def test_optax_contrib_continues(tmp_path: Path) -> None:
 
 def test_a_step_of_a_checkpoint_manager(tmp_path: Path) -> None:
     adamw = optax.adamw(0.01, **ADAMW)
-    params, state = steps(adamw, start(), adamw.init(start()), SAVED)
+    _, state = steps(adamw, start(), adamw.init(start()), SAVED)
     with ocp.CheckpointManager(tmp_path / "run", item_names=("state", "data")) as manager:
         items = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave({"position": 7})}
         manager.save(SAVED, args=ocp.args.Composite(**items))

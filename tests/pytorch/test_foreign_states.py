@@ -156,11 +156,13 @@ def bitsandbytes_adamw():
     return {"state": {1: entry}, "param_groups": [{**group, "t_beta3": None, "params": [0, 1]}]}
 
 
-def heavyball():
+def heavyball(transform="update_by_ademamix", parts=1, **group):
+    """What it stores for the second parameter. Files that it wrote are in tests/fixtures/foreign."""
     names = ("exp_avg_fast", "exp_avg_slow", "exp_avg_sq")
-    entry = {0: {f"update_by_ademamix_{name}_0": torch.ones(5) for name in names} | {"is_initialized": {0}}}
+    part = {f"{transform}_{name}_0": torch.ones(5) for name in names} | {"is_initialized": {0}}
     more = {"beta3_warmup": None, "alpha_warmup": None, "multi_tensor": True, "storage_dtype": "float32", "step": None}
-    return {"state": {1: entry}, "param_groups": [{**COMMON, **more}], "heavyball": {}}
+    more |= {"warmup_steps": 0, "step_count": torch.tensor(3), **group}
+    return {"state": {1: dict.fromkeys(range(parts), part)}, "param_groups": [{**COMMON, **more}], "heavyball": {}}
 
 
 def without_steps():
@@ -183,7 +185,12 @@ REFUSED = {
     "NAdam": (lambda: stepped(torch.optim.NAdam), "another optimizer.*mu_product"),
     "Adamax": (lambda: stepped(torch.optim.Adamax), "another optimizer.*exp_inf"),
     "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*only the state of its AdEMAMix"),
-    "heavyball": (heavyball, "heavyball"),
+    "heavyball's SOAP": (lambda: heavyball("scale_by_soap_ademamix"), "another optimizer"),
+    "heavyball without a clock": (lambda: heavyball(step_count=None), "no step_count in its group"),
+    "heavyball in parts": (lambda: heavyball(parts=2), "heavyball with 2 parts for a parameter"),
+    "heavyball with caution": (lambda: heavyball(caution=True), "heavyball has caution=True"),
+    "heavyball with error correction": (lambda: heavyball(ecc="bf16+8"), r"heavyball has ecc='bf16\+8'"),
+    "heavyball that warms up": (lambda: heavyball(warmup_steps=10), "its own warm-up of lr, over 10 steps"),
     "AdamW without clocks": (without_steps, "another optimizer"),
     "L2 decay of pytorch_optimizer": (
         lambda: foreign("pytorch_optimizer", three_steps()[1], weight_decouple=False),
@@ -208,6 +215,18 @@ def test_refused_and_nothing_changes(case):
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(build())
     assert_same(optimizer.state_dict(), before)
+
+
+def test_heavyball_has_its_bias_corrections_undone():
+    """At step 3, with ones for m1 / (1 - beta1^3) and nu / (1 - beta2^3); m2 has none."""
+    params = params_of(*SHAPES)
+    optimizer = make(params)
+    with pytest.warns(UserWarning, match="AdEMAMix of heavyball"):
+        optimizer.load_state_dict(heavyball())
+    state = optimizer.state[params[1]]
+    assert (float(state["step"]), float(state["slow_step"])) == (3, 3)
+    for name, expected in {"exp_avg": 1 - 0.9**3, "exp_avg_slow": 1.0, "exp_avg_sq": 1 - 0.99**3}.items():
+        torch.testing.assert_close(state[name], torch.full((5,), expected), rtol=1e-6, atol=0)
 
 
 def test_clocks_in_the_group_serve_for_adamw_as_well():

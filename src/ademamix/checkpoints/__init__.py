@@ -2,5 +2,6 @@
 
 from ademamix.checkpoints.conversion import convert
 from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.inspection import inspect
 
-__all__ = ["CheckpointError", "convert"]
+__all__ = ["CheckpointError", "convert", "inspect"]

@@ -88,7 +88,8 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Checkpoint:
     """Read a checkpoint, or raise :class:`CheckpointError` saying why it holds no optimizer state."""
     if not path.exists():
         raise CheckpointError(f"there is no file or folder {str(path)!r}")
-    parts, locations = [], []
+    parts: list[Part] = []
+    locations: list[Location] = []
     for place, container in _candidates(path):
         tree = container.read(path / place, unsafe_pickle=unsafe_pickle)
         found = list(trees.find(tree, IS_STATE[container.framework]))

@@ -122,9 +122,7 @@ def _at(label: str) -> Iterator[None]:
         raise CheckpointError(f"at {label}: {error}") from error
 
 
-def _write(
-    checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: str, *, unsafe_pickle: bool
-) -> None:
+def _write(checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: str, *, unsafe_pickle: bool) -> None:
     """Write under another name, read that again, and give it its name only if it is what it should be."""
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
@@ -146,9 +144,7 @@ def _write(
         raise
 
 
-def _verify(
-    written: Path, checkpoint: Checkpoint, new_trees: list[Any], to: str, *, unsafe_pickle: bool
-) -> None:
+def _verify(written: Path, checkpoint: Checkpoint, new_trees: list[Any], to: str, *, unsafe_pickle: bool) -> None:
     again = containers.read(written, unsafe_pickle=unsafe_pickle)
     for part, tree in zip(again.parts, new_trees, strict=True):
         different = trees.difference(tree, part.tree)

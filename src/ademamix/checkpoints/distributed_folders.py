@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.torch_files import first_line, unsafe
@@ -54,7 +55,7 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
         planner = _Planner(unsafe_pickle)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # which is what is wanted
-            dcp.load(flat, storage_reader=reader, planner=planner, no_dist=True)
+            load(flat, storage_reader=reader, planner=planner, no_dist=True)
     except (CheckpointError, OSError):
         raise
     except pickle.UnpicklingError as error:
@@ -74,7 +75,7 @@ def write(path: Path, tree: dict[str, Any]) -> None:
     """Write a folder."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.save(tree, checkpoint_id=path, no_dist=True)
+        save(tree, checkpoint_id=path, no_dist=True)
 
 
 def _room_for(entry: Any) -> Any:

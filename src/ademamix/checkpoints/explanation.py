@@ -31,12 +31,14 @@ class Change:
 
 def of_parameter(name: str, origin: str, old: Entries, translated: Entries, new: Entries) -> list[Change]:
     """List what became of each entry. `translated` is the old state in our names, before it was stored anew."""
-    sources = _sources(origin, old)
+    sources = sources_of(origin, old)
     changes = []
     for key in new:
         if key not in SCALE_KEYS.values():
             source, operation = sources.get(key, (key, ""))
-            changes.append(Change(name, key, source if key in translated else "", _what(key, translated, new, operation)))
+            changes.append(
+                Change(name, key, source if key in translated else "", _what(key, translated, new, operation))
+            )
     used = {change.source.partition("[")[0] for change in changes} | {*new, *SCALE_KEYS.values(), *AUXILIARY}
     return changes + [Change(name, "", key, "dropped") for key in _names(old) if key not in used]
 
@@ -52,7 +54,21 @@ def of_group(number: int, old: Mapping[str, Any], new: Mapping[str, Any]) -> lis
     return changes
 
 
-def _sources(origin: str, old: Entries) -> dict[str, tuple[str, str]]:
+def stored_moments(origin: str, old: Entries) -> dict[str, Tensor]:
+    """Return the tensors that a file has for the moments, by our names, as they are stored."""
+    sources = sources_of(origin, old)
+    flat: dict[str, Any] = {}
+    for key, value in old.items():
+        flat |= value if isinstance(value, Mapping) else {key: value}
+    moments = {}
+    for key in MOMENT_KEYS.values():
+        name, _, place = sources.get(key, (key, ""))[0].partition("[")
+        if isinstance(flat.get(name), Tensor):
+            moments[key] = flat[name][int(place.removesuffix("]"))] if place else flat[name]
+    return moments
+
+
+def sources_of(origin: str, old: Entries) -> dict[str, tuple[str, str]]:
     """Say by which names another optimizer has what is here under ours, and what has to be done to its values."""
     sources: dict[str, tuple[str, str]] = {}
     if origin == "bitsandbytes":
@@ -79,9 +95,7 @@ def _sources(origin: str, old: Entries) -> dict[str, tuple[str, str]]:
 
 def _names(old: Entries) -> list[str]:
     """List the names in a state; those of inner dicts stand for the dicts."""
-    return [
-        str(name) for key, value in old.items() for name in (value if isinstance(value, Mapping) else [key])
-    ]
+    return [str(name) for key, value in old.items() for name in (value if isinstance(value, Mapping) else [key])]
 
 
 def _what(key: str, translated: Entries, new: Entries, operation: str) -> str:

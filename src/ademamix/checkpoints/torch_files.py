@@ -43,7 +43,7 @@ def title(tree: Any) -> str:
     return "torch.save file"
 
 
-def unsafe(path: Path, error: Exception) -> CheckpointError:
+def unsafe(path: Path, error: BaseException) -> CheckpointError:
     """Return the error for a pickle that names code, or that is none."""
     named = re.search(r"GLOBAL ([\w.]+)|global ([\w.]+) was not|class ([\w.]+)", str(error))
     if named is None:
@@ -55,7 +55,7 @@ def unsafe(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error, as the end of a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -123,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
             print(f"\n{_table(report.changes, width)}\n")
         for note in report.notes:
             print(wrapped(f"note: {note}", width, indent="  "))
-    print(f"written, and read again to compare: {options.destination}")
+    print(wrapped(f"written, and read again to compare: {options.destination}", width))
     return 0
 
 

@@ -146,19 +146,17 @@ def _one_clock(step: Any, fast: Tensor | None, slow: Tensor, square: Tensor) -> 
 
 
 def _heavyball_group(group: Group) -> dict[str, Any]:
-    variants = ("caution", "mars", "ecc", "param_ecc")
-    if group.get("weight_decay"):
-        variants = (*variants, "cautious_weight_decay")
-    for variant in variants:
+    for variant in ("caution", "mars", "ecc", "param_ecc", "cautious_weight_decay"):
         if group.get(variant):
             raise ValueError(
                 f"this AdEMAMix of heavyball has {variant}={group[variant]!r}, which changes the updates or the state "
                 f"and which AdEMAMix does not have. Set {variant} to False in its groups if dropping it is what you "
                 "want."
             )
-    if float(group.get("step_count") or 0) <= (group.get("warmup_steps") or 0) and group.get("warmup_steps"):
+    warmup = group.get("warmup_steps") or 0
+    if float(group.get("step_count") or 0) < warmup:
         raise ValueError(
-            f"this AdEMAMix of heavyball is inside of its own warm-up of lr, over {group['warmup_steps']} steps, which "
+            f"this AdEMAMix of heavyball is inside of its own warm-up of lr, over {warmup} steps, which "
             "AdEMAMix leaves to lr schedulers. Set warmup_steps to 0 in its groups, and attach a scheduler."
         )
     return _renamed(group, origin="heavyball", alpha_warmup="alpha_warmup", beta3_warmup="beta3_warmup")

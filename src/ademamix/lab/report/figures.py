@@ -31,6 +31,7 @@ LONG_DASHED: LineStyleType = (0, (9, 2))
 
 DOTS_PER_INCH = 160
 MOST_IN_A_ROW = 4
+KINDS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}}  # of files, and what is noted in them
 
 Corner = Literal["upper left", "upper right", "lower left", "lower right"]
 
@@ -162,15 +163,18 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
     Each file appears whole or not at all, and the same figure gives the same bytes every time.
     """
-    _lay_out(figure)
-    paths = []
-    with matplotlib.rc_context({"svg.hashsalt": name}):  # without it, the ids inside an SVG are random
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            path = folder / f"{name}.{kind}"
-            with rewritten(path) as file:
-                figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-            paths.append(path)
+    paths = [folder / f"{name}.{kind}" for kind in KINDS]
+    for path in paths:
+        save_as(figure, path)
     return paths
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Write one file, of the kind that its name ends with."""
+    _lay_out(figure)
+    kind = path.suffix.removeprefix(".")
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}), rewritten(path) as file:  # or an SVG has random ids
+        figure.savefig(file, format=kind, dpi=DOTS_PER_INCH, metadata=KINDS[kind])
 
 
 def _lay_out(figure: Figure) -> None:

@@ -1,0 +1,204 @@
+"""What an optimizer state of torch holds."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ademamix.checkpoints import flat_states, torch_states
+from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.explanation import stored_moments
+from ademamix.checkpoints.inspection import MOMENTS, Group, Parameter, State, not_finite, some
+from ademamix.pytorch import foreign
+from ademamix.pytorch.diagnostics import LARGE_SLOW_STEP
+from ademamix.pytorch.optimizer import AdEMAMix
+from ademamix.pytorch.parameter_state import values_of
+from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
+from ademamix.schedules import filled_at
+
+KEYS = dict(zip(MOMENTS, MOMENT_KEYS.values(), strict=True))
+ROUNDS_STOCHASTICALLY = ("ademamix", "heavyball")
+# The distance between neighbours over their value, at least; a change of less than half of it is lost.
+SPACINGS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+# An m1 of this part of m2 has had no gradient for 150 steps at beta1 = 0.9. Live ones pass through 0, but not so near.
+IDLE = 2.0**-24
+
+
+def state_at(node: Any, label: str) -> State:
+    """Return what a state holds."""
+    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
+    try:
+        origin = torch_states.origin_of(state_dict)
+        optimizer = None if origin == "AdamW" else torch_states.loaded(state_dict)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"at {label}: {error}") from error
+    translated = foreign.translated(state_dict)["state"]
+    names = torch_states.names_of(state_dict)
+    values = {  # of the moments of each parameter that has had a step
+        names[key]: {moment: values_of(entries, name) for moment, name in KEYS.items() if name in entries}
+        for key in torch_states.keys_of(state_dict)
+        if (entries := translated.get(key))
+    }
+    clocks = {names[key]: translated[key] for key in torch_states.keys_of(state_dict) if translated.get(key)}
+    sizes, dtypes = _stored(state_dict, origin)
+    warnings = not_finite(
+        {
+            name: {moment: int((~value.isfinite()).sum()) for moment, value in moments.items()}
+            for name, moments in values.items()
+        }
+    )
+    found: list[dict[str, Any]] = []
+    if optimizer is not None:
+        found = optimizer.diagnostics()
+        warnings += _frozen(state_dict, origin) + _large(found)
+        warnings += _idle(state_dict, origin, optimizer.param_groups, values) + torch_states.advice(optimizer)
+    return State(
+        label,
+        origin,
+        groups=_clocks(state_dict, translated) if optimizer is None else _groups(optimizer, found),
+        parameters=[
+            Parameter(
+                name,
+                tuple(moments["nu"].shape),
+                int(clocks[name]["step"]),
+                int(clocks[name]["slow_step"]) if "slow_step" in clocks[name] else None,
+                {moment: _norm(value) for moment, value in moments.items()},
+            )
+            for name, moments in values.items()
+        ],
+        bytes=sizes,
+        dtypes=dtypes,
+        warnings=warnings,
+    )
+
+
+def _norm(value: Tensor) -> float:
+    return float(torch.linalg.vector_norm(value.to(torch.complex128 if value.is_complex() else torch.float64)))
+
+
+def _clocks(state_dict: Mapping[str, Any], translated: Mapping[Any, Any]) -> list[Group]:
+    """Return the groups of AdamW, which has no schedule."""
+    steps = [
+        [int(translated[key]["step"]) for key in group["params"] if translated.get(key)]
+        for group in state_dict["param_groups"]
+    ]
+    return [Group(max(clocks, default=0)) for clocks in steps]
+
+
+def _groups(optimizer: AdEMAMix, found: list[dict[str, Any]]) -> list[Group]:
+    return [
+        Group(
+            diagnostics["step"],
+            diagnostics["slow_step"],
+            group["total_steps"],
+            alpha=diagnostics["alpha"],
+            alpha_end=group["alpha"],
+            alpha_warmup=group["alpha_warmup"],
+            beta3=diagnostics["beta3"],
+            beta3_end=group["betas"][2],
+            beta3_warmup=group["beta3_warmup"],
+            filled=filled_at(diagnostics["slow_step"], group["betas"][2], group["beta3_start"], group["beta3_warmup"]),
+            largest_slow_step=diagnostics["largest_slow_step"],
+        )
+        for group, diagnostics in zip(optimizer.param_groups, found, strict=True)
+    ]
+
+
+def _stored(state_dict: Mapping[str, Any], origin: str) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return the bytes and the dtypes of each moment in the file."""
+    sizes: dict[str, int] = dict.fromkeys(MOMENTS, 0)
+    dtypes: dict[str, set[str]] = defaultdict(set)
+    for entries in filter(None, map(state_dict["state"].get, torch_states.keys_of(state_dict))):
+        flat = {**entries, **entries.get(foreign.BITSANDBYTES_WRAPPER, {})}
+        stored = stored_moments(origin, entries)
+        for moment, scale_key, largest in zip(MOMENTS, SCALE_KEYS.values(), ("1", "1", "2"), strict=True):
+            if KEYS[moment] in stored:
+                tensor = stored[KEYS[moment]]
+                scale = flat.get(scale_key, flat.get(f"absmax{largest}"))
+                shared = 2 if scale_key not in flat and largest == "1" else 1  # of m1 and m2 in bitsandbytes
+                sizes[moment] += tensor.nbytes + (0 if scale is None else scale.nbytes // shared)
+                dtypes[moment].add(str(tensor.dtype).removeprefix("torch."))
+    return sizes, {moment: sorted(found) for moment, found in dtypes.items()}
+
+
+def _frozen(state_dict: Mapping[str, Any], origin: str) -> list[str]:
+    """Warn of an m2 that is rounded to nearest in a storage whose steps are larger than its own."""
+    if origin in ROUNDS_STOCHASTICALLY:
+        return []
+    frozen: dict[str, tuple[float, float]] = {}
+    names = torch_states.names_of(state_dict)
+    for group in state_dict["param_groups"]:
+        for key in group["params"]:
+            entries = state_dict["state"].get(key)
+            spacing = _spacing_of_m2(origin, entries) if entries else 0.0
+            if 1 - group["betas"][2] < spacing / 2:
+                frozen[names[key]] = (group["betas"][2], spacing)
+    if not frozen:
+        return []
+    beta3, spacing = next(iter(frozen.values()))
+    text = (
+        f"m2 is likely frozen in {some(list(frozen))}: with beta3 = {beta3:g} a step moves it by {1 - beta3:.2g} of "
+        f"the distance to the gradient, and it is rounded to nearest in steps of at least {spacing:.2g} of its value. "
+        "After `ademamix convert` it moves again: no storage here rounds it to nearest in a step (docs/storage.md)."
+    )
+    return [text]
+
+
+def _spacing_of_m2(origin: str, entries: Mapping[str, Any]) -> float:
+    stored = stored_moments(origin, entries).get(KEYS["m2"])
+    table = {**entries, **entries.get(foreign.BITSANDBYTES_WRAPPER, {})}.get("qmap1")
+    if stored is None:
+        return 0.0
+    if table is not None:
+        return float(table[-1] - table[-2])  # next to the largest of a block; below, the steps are as large or larger
+    return SPACINGS.get(stored.dtype, 0.0)
+
+
+def _idle(
+    state_dict: Mapping[str, Any], origin: str, groups: list[dict[str, Any]], values: Mapping[str, Mapping[str, Tensor]]
+) -> list[str]:
+    """Warn of elements that have had no gradient for long, and grow: see docs/idle.md."""
+    names = torch_states.names_of(state_dict)
+    counts: dict[str, int] = {}
+    doubling = math.inf  # steps, where it is fastest
+    for group, old in zip(groups, state_dict["param_groups"], strict=True):
+        _, beta2, beta3 = group["betas"]
+        growth = math.log(beta3) - math.log(beta2) / 2 if beta2 > 0 and beta3 > 0 else 0.0
+        if growth <= 0 or group["slow_clip"] is not None:
+            continue
+        for key in old["params"]:
+            moments = values.get(names[key], {})
+            if "m1" not in moments or not _is_plain(stored_moments(origin, state_dict["state"][key])):
+                continue  # codes cannot tell a small m1 from none
+            count = int((moments["m1"].abs() < IDLE * moments["m2"].abs()).sum())
+            if count:
+                counts[names[key]] = count
+                doubling = min(doubling, math.log(2) / growth)
+    if not counts:
+        return []
+    text = (
+        f"idle elements: {sum(counts.values()):,}, in {some(list(counts))}. Their slow step doubles about every "
+        f"{doubling:,.0f} steps, since beta3 > sqrt(beta2). slow_clip=30 bounds it (docs/idle.md)."
+    )
+    return [text]
+
+
+def _is_plain(stored: Mapping[str, Tensor]) -> bool:
+    return stored[KEYS["m1"]].dtype.is_floating_point or stored[KEYS["m1"]].is_complex()
+
+
+def _large(found: list[dict[str, Any]]) -> list[str]:
+    """Warn of slow steps that have grown already."""
+    count = sum(diagnostics["large_slow_steps"] for diagnostics in found)
+    if not count:
+        return []
+    text = (
+        f"elements with a slow step above {LARGE_SLOW_STEP:g} times lr: {count:,}. Their gradients have shrunk, or "
+        "stay away. slow_clip=30 bounds it (docs/idle.md)."
+    )
+    return [text]

@@ -1,0 +1,206 @@
+"""What a checkpoint holds is said in the numbers of the optimizer that wrote it, and trouble is named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import torch
+
+from ademamix import AdEMAMix, beta3_at
+from ademamix.checkpoints import CheckpointError, inspect
+from ademamix.checkpoints.inspection import State
+from ademamix.optax import ademamix
+from fixtures.foreign import write as foreign
+from written_by import ROWS, SAVED
+
+FOREIGN = Path(foreign.__file__).parent
+
+
+def stepped(path: Path, shapes: dict[str, tuple[int, ...]], gradients: Any = torch.randn, **settings: Any) -> AdEMAMix:
+    """Write a state after 60 steps, with names."""
+    torch.manual_seed(0)
+    params = {name: torch.zeros(shape, requires_grad=True) for name, shape in shapes.items()}
+    optimizer = AdEMAMix(params.items(), **{"total_steps": 1000, **settings})
+    for _ in range(60):
+        for param in params.values():
+            param.grad = gradients(param.shape)
+        optimizer.step()
+    torch.save({"optimizer": optimizer.state_dict()}, path)
+    return optimizer
+
+
+def only(path: Path) -> State:
+    (state,) = inspect(path).states
+    return state
+
+
+def test_our_own_state(tmp_path: Path) -> None:
+    optimizer = stepped(tmp_path / "run.pt", {"layer.weight": (4, 3), "layer.bias": (4,)})
+    state = only(tmp_path / "run.pt")
+    diagnostics = optimizer.diagnostics()[0]
+    (group,) = state.groups
+    assert (state.label, state.origin, state.warnings) == ("optimizer", "ademamix", [])
+    assert (group.step, group.slow_step, group.total_steps) == (60, 60, 1000)
+    assert (group.alpha, group.beta3) == (diagnostics["alpha"], diagnostics["beta3"])
+    assert (group.alpha_end, group.beta3_end, group.alpha_warmup, group.beta3_warmup) == (5.0, 0.975, 1000, 1000)
+    assert group.largest_slow_step == diagnostics["largest_slow_step"]
+    left = math.prod(beta3_at(s, 0.975, 0.9, 1000) for s in range(1, 61))
+    assert group.filled == pytest.approx(1 - left, rel=1e-12)
+    assert [parameter.name for parameter in state.parameters] == ["layer.weight", "layer.bias"]
+    for parameter, entries in zip(state.parameters, optimizer.state.values(), strict=True):
+        for moment, key in {"m1": "exp_avg", "m2": "exp_avg_slow", "nu": "exp_avg_sq"}.items():
+            assert parameter.norms[moment] == pytest.approx(float(entries[key].norm()), rel=1e-6)
+    assert state.bytes == {"m1": 64, "m2": 64, "nu": 64}
+
+
+@pytest.mark.parametrize(("storage", "bytes_of_m2"), [("fp32", 4 * 4900), ("bf16", 2 * 4900), ("compact", 9870)])
+def test_bytes_and_dtypes_are_those_of_the_file(tmp_path: Path, storage: str, bytes_of_m2: int) -> None:
+    optimizer = stepped(tmp_path / "run.pt", {"weight": (70, 70)}, state_storage=storage)
+    state = only(tmp_path / "run.pt")
+    diagnostics = optimizer.diagnostics()[0]
+    assert sum(state.bytes.values()) == diagnostics["reduced_bytes"] + diagnostics["full_bytes"]
+    assert state.bytes["m2"] == bytes_of_m2
+    assert state.dtypes["m2"] == [{"fp32": "float32", "bf16": "bfloat16", "compact": "int16"}[storage]]
+
+
+@pytest.mark.parametrize("row", ["plain", "nested", "distributed", "flattened", "accelerate"])
+def test_adamw_in_every_container(tmp_path: Path, row: str) -> None:
+    found = inspect(ROWS[row].begin(tmp_path))
+    assert {state.origin for state in found.states} == {"AdamW"}
+    assert all(group.step == SAVED and group.alpha is None for state in found.states for group in state.groups)
+    parameters = [parameter for state in found.states for parameter in state.parameters]
+    assert sorted(parameter.shape for parameter in parameters) == [(1,), (1, 5), (5,), (5, 6)]
+    assert all(set(parameter.norms) == {"m1", "nu"} for parameter in parameters)
+    names = {"plain": "0", "nested": "weight", "accelerate": "0"}
+    assert parameters[0].name == names.get(row, "layers.0.weight")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes"), [("bitsandbytes-8", ["float32", "uint8"]), ("heavyball-rising", ["float32"])]
+)
+def test_another_ademamix(name: str, dtypes: list[str]) -> None:
+    state = only(FOREIGN / f"{name}.pt")
+    (group,) = state.groups
+    assert (group.step, group.slow_step, group.total_steps, group.alpha_warmup) == (120, 120, None, 1000)
+    assert group.alpha == pytest.approx(3.0 * 0.12)
+    assert state.dtypes["m2"] == dtypes
+    if name == "bitsandbytes-8":  # a code and a share of two scales for each block of 256, and 5 plain numbers
+        assert state.bytes == {"m1": 4160 + 17 * 4 + 20, "m2": 4160 + 17 * 4 + 20, "nu": 4160 + 17 * 4 + 20}
+
+
+def test_orbax(tmp_path: Path) -> None:
+    optimizer = ademamix(1e-3, total_steps=1000, slow_dtype="int16")
+    params = {"dense": {"kernel": jnp.ones((70, 70)), "bias": jnp.ones(3)}}
+    _, state = optimizer.update(params, optimizer.init(params), params)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "run", {"opt_state": state})
+    found = only(tmp_path / "run")
+    assert (found.label, found.origin, found.groups[0].step, found.groups[0].slow_step) == (
+        "opt_state[0]",
+        "ademamix",
+        1,
+        1,
+    )
+    norms = {parameter.name: parameter.norms for parameter in found.parameters}
+    assert norms["dense.kernel"]["m1"] == pytest.approx(7.0, rel=1e-6)
+    assert norms["dense.kernel"]["m2"] == pytest.approx(70 * (1 - beta3_at(1, 0.975, 0.9, 1000)), rel=1e-3)
+    assert found.dtypes["m2"] == ["float32", "int16"]
+    assert found.bytes["m1"] == 4 * 4903
+
+
+def test_nan_is_named(tmp_path: Path) -> None:
+    optimizer = stepped(tmp_path / "run.pt", {"first": (3,), "second": (3,)})
+    list(optimizer.state.values())[1]["exp_avg_slow"][1] = math.nan
+    torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+    (warning,) = [text for text in only(tmp_path / "run.pt").warnings if "NaN" in text]
+    assert warning.startswith("elements of m2 that are NaN or infinite: 1, in second.")
+
+
+def test_nan_in_orbax_is_named(tmp_path: Path) -> None:
+    optimizer = ademamix(1e-3, total_steps=1000)
+    state = optimizer.init({"w": jnp.ones(3)})
+    state = (state[0]._replace(nu={"w": jnp.array([1.0, jnp.inf, 2.0])}), *state[1:])
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "run", state)
+    (warning,) = only(tmp_path / "run").warnings
+    assert warning.startswith("elements of nu that are NaN or infinite: 1, in w.")
+
+
+def test_idle_elements_are_named(tmp_path: Path) -> None:
+    """Gradients of one row stop: first it is idle, and much later its slow step is large."""
+    live = torch.ones(4, 1)
+
+    def gradients(shape: Any) -> torch.Tensor:
+        return torch.randn(shape) * live
+
+    settings: dict[str, Any] = {"alpha_warmup": 0, "beta3_warmup": 0, "betas": (0.9, 0.95, 0.999)}
+    settings |= {"alpha": 0.2, "total_steps": 5000}
+    optimizer = stepped(tmp_path / "run.pt", {"rare": (4, 3)}, gradients, **settings)
+    assert only(tmp_path / "run.pt").warnings == []
+    live[2] = 0.0
+    (param,) = optimizer.param_groups[0]["params"]
+    for count, expected in {
+        220: ["idle elements: 3, in rare"],
+        300: ["slow step above 10 times lr: 3", "idle elements: 3"],
+    }.items():
+        for _ in range(count):
+            param.grad = gradients(param.shape)
+            optimizer.step()
+        torch.save(optimizer.state_dict(), tmp_path / f"{count}.pt")
+        warnings = only(tmp_path / f"{count}.pt").warnings
+        assert len(warnings) == len(expected), warnings
+        assert all(words in warning for words, warning in zip(expected, warnings, strict=True)), warnings
+    optimizer.param_groups[0]["slow_clip"] = 30.0
+    torch.save(optimizer.state_dict(), tmp_path / "bounded.pt")
+    assert all("idle elements" not in warning for warning in only(tmp_path / "bounded.pt").warnings)
+
+
+def test_a_frozen_slow_average_is_named(tmp_path: Path) -> None:
+    """In 8 bits, or in the bf16 of a bf16 model, rounded to nearest; ours rounds stochastically."""
+    (warning,) = only(FOREIGN / "bitsandbytes-8.pt").warnings
+    assert warning.startswith("m2 is likely frozen in 0: with beta3 = 0.999 a step moves it by 0.001")
+    saved = torch.load(FOREIGN / "authors-risen.pt")
+    assert only(FOREIGN / "authors-risen.pt").warnings == []
+    for entries in saved["optimizer"]["state"].values():
+        entries["exp_avg_slow"] = entries["exp_avg_slow"].bfloat16()
+    torch.save(saved, tmp_path / "bf16.pt")
+    (warning,) = only(tmp_path / "bf16.pt").warnings
+    assert warning.startswith("m2 is likely frozen in 0, 1: with beta3 = 0.999")
+    saved["optimizer"]["param_groups"][0]["betas"] = (0.9, 0.99, 0.99)
+    torch.save(saved, tmp_path / "bf16.pt")
+    assert only(tmp_path / "bf16.pt").warnings == []
+    stepped(
+        tmp_path / "ours.pt", {"weight": (70, 70)}, state_storage="bf16", betas=(0.9, 0.99, 0.999), total_steps=9000
+    )
+    assert only(tmp_path / "ours.pt").warnings == []
+
+
+@pytest.mark.filterwarnings("ignore:beta3 = 0.9999 remembers")
+def test_a_memory_longer_than_the_run_is_named(tmp_path: Path) -> None:
+    stepped(tmp_path / "run.pt", {"weight": (3,)}, betas=(0.9, 0.999, 0.9999))
+    (warning,) = only(tmp_path / "run.pt").warnings
+    assert "remembers about 10,000 steps, more than half of total_steps = 1,000" in warning
+
+
+def test_what_is_no_adam_is_refused(tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], momentum=0.9)
+    torch.save({"optimizer": optimizer.state_dict()}, tmp_path / "sgd.pt")
+    with pytest.raises(CheckpointError, match="at optimizer: this is the state of another optimizer"):
+        inspect(tmp_path / "sgd.pt")
+
+
+def test_parameters_without_a_state_are_left_out(tmp_path: Path) -> None:
+    used, unused = (torch.ones(3, requires_grad=True) for _ in range(2))
+    optimizer = AdEMAMix([unused, used], total_steps=100)
+    used.grad = torch.ones(3)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+    (parameter,) = only(tmp_path / "run.pt").parameters
+    assert (parameter.name, parameter.shape) == ("1", (3,))
+    assert parameter.norms["m1"] == pytest.approx(0.1 * np.sqrt(3))
