@@ -167,3 +167,17 @@ def test_what_is_not_as_it_should_be_never_gets_its_name(tmp_path: Path, monkeyp
     with pytest.raises(CheckpointError, match=r"differs from what was to be written, at state\[1\].exp_avg"):
         convert(source, tmp_path / "new.pt")
     assert {file.name for file in tmp_path.iterdir()} == {"model.pt", "optimizer.pt"}
+
+
+def test_a_distributed_checkpoint_inside_of_a_trainers_folder(tmp_path: Path) -> None:
+    """As the Hugging Face Trainer has it after FSDP."""
+    (tmp_path / "checkpoint-20").mkdir()
+    inner = ROWS["distributed"].begin(tmp_path)
+    inner.rename(tmp_path / "checkpoint-20" / "optimizer_0")
+    (tmp_path / "checkpoint-20" / "trainer_state.json").write_text("{}")
+    (report,) = convert(tmp_path / "checkpoint-20", tmp_path / "converted")
+    assert report.label == "optimizer_0: optimizer"
+    assert (tmp_path / "converted" / "trainer_state.json").read_text() == "{}"
+    found = containers.read(tmp_path / "converted")
+    assert found.title == "Hugging Face Trainer folder"
+    assert "exp_avg_slow" in found.locations[0].node["state"]["layers.0.weight"]
