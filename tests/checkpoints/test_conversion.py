@@ -181,3 +181,40 @@ def test_a_distributed_checkpoint_inside_of_a_trainers_folder(tmp_path: Path) ->
     found = containers.read(tmp_path / "converted")
     assert found.title == "Hugging Face Trainer folder"
     assert "exp_avg_slow" in found.locations[0].node["state"]["layers.0.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64])
+def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Moments are fp32 or wider, with the values that they had, and go back as they came."""
+    param = torch.ones(5, dtype=dtype, requires_grad=True)
+    optimizer = adamw([param])
+    param.grad = torch.arange(5).to(dtype)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["capturable"] = True  # on a GPU
+    torch.save(saved, tmp_path / "adamw.pt")
+    convert(tmp_path / "adamw.pt", tmp_path / "ours.pt")
+    convert(tmp_path / "ours.pt", tmp_path / "back.pt", "adamw")
+    ours, back = (torch.load(tmp_path / f"{name}.pt") for name in ("ours", "back"))
+    assert ours["param_groups"][0]["capturable"] is back["param_groups"][0]["capturable"] is True
+    for key in ("exp_avg", "exp_avg_sq"):
+        before = saved["state"][0][key]
+        assert ours["state"][0][key].dtype == (torch.float32 if dtype == torch.bfloat16 else before.dtype)
+        assert torch.equal(ours["state"][0][key].to(dtype), before)
+        assert torch.equal(back["state"][0][key].to(dtype), before)
+    assert ours["state"][0]["exp_avg_slow"].dtype == ours["state"][0]["exp_avg"].dtype
+
+
+def test_keys_beside_the_state_stay(tmp_path: Path) -> None:
+    """Some programs keep more in a state_dict, or in its state, than torch does."""
+    param = torch.ones(3, requires_grad=True)
+    optimizer = adamw([param])
+    param.grad = torch.ones(3)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["seen"], saved["state"]["all"] = 5, {"seen": 7}
+    saved["param_groups"][0]["name"] = "matrices"
+    torch.save(saved, tmp_path / "adamw.pt")
+    convert(tmp_path / "adamw.pt", tmp_path / "ours.pt")
+    ours = torch.load(tmp_path / "ours.pt")
+    assert (ours["seen"], ours["state"]["all"], ours["param_groups"][0]["name"]) == (5, {"seen": 7}, "matrices")

@@ -204,3 +204,18 @@ def test_parameters_without_a_state_are_left_out(tmp_path: Path) -> None:
     (parameter,) = only(tmp_path / "run.pt").parameters
     assert (parameter.name, parameter.shape) == ("1", (3,))
     assert parameter.norms["m1"] == pytest.approx(0.1 * np.sqrt(3))
+
+
+def test_names_of_a_model_in_the_same_file(tmp_path: Path) -> None:
+    """Where its parameters fit those of the optimizer, and nowhere else."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(saved, tmp_path / "fits.pt")
+    assert [parameter.name for parameter in only(tmp_path / "fits.pt").parameters] == list(saved["model"])
+    torch.save({**saved, "model": dict(reversed(saved["model"].items()))}, tmp_path / "other.pt")
+    assert [parameter.name for parameter in only(tmp_path / "other.pt").parameters] == ["0", "1", "2", "3"]
+    torch.save({**saved, "average": saved["model"]}, tmp_path / "two.pt")
+    assert [parameter.name for parameter in only(tmp_path / "two.pt").parameters] == ["0", "1", "2", "3"]

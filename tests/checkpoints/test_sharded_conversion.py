@@ -1,7 +1,6 @@
 """A folder of torch.distributed.checkpoint that several processes have written."""
 
 import sharded_conversion
-
 from processes import run
 
 

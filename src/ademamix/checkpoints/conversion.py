@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,13 @@ class Report:
 
 
 def convert(
-    source: Path, destination: Path, to: str = "ademamix", *, unsafe_pickle: bool = False, **settings: Any
+    source: Path,
+    destination: Path,
+    to: str = "ademamix",
+    *,
+    unsafe_pickle: bool = False,
+    progress: Callable[[str], None] = lambda stage: None,
+    **settings: Any,
 ) -> list[Report]:
     r"""Convert the optimizer states of a checkpoint to AdEMAMix, or to AdamW, and write it beside the original.
 
@@ -57,6 +63,7 @@ def convert(
         destination: what to write. It must not exist. It appears when it is whole, and was read again and compared.
         to: ``"ademamix"`` or ``"adamw"``.
         unsafe_pickle: also read files that name code to run. Only for files of people whom you trust.
+        progress: called with what is about to be done, for large checkpoints.
         settings: `total_steps`, `alpha`, `beta3`, `alpha_warmup`, `beta3_warmup`, `slow_clip` and `state_storage` of
             the run to come, as in the constructor; after AdamW, those that are left out are those of
             :meth:`ademamix.AdEMAMix.from_adamw`, and otherwise the checkpoint's own.
@@ -65,16 +72,19 @@ def convert(
     """
     wish = Wish(to, settings)
     _check_destination(source, destination)
+    progress(f"reading {source}")
     checkpoint = containers.read(source, unsafe_pickle=unsafe_pickle)
     states = _states_of(checkpoint.framework)
     results: list[Converted] = []
     new_trees = [part.tree for part in checkpoint.parts]
     for location in checkpoint.locations:
+        progress(f"converting {checkpoint.label(location)}")
         _refuse_injected(new_trees[location.part], location.keys)
         with _at(checkpoint.label(location)):
             result = states.convert(location.node, wish)
         new_trees[location.part] = trees.replaced(new_trees[location.part], location.keys, result.node)
         results.append(result)
+    progress(f"writing {destination}, and reading it again")
     _write(checkpoint, new_trees, destination, wish.to, unsafe_pickle=unsafe_pickle)
     return [
         Report(checkpoint.label(location), result.origin, result.changes, result.notes)

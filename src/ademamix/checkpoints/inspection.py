@@ -97,7 +97,10 @@ def inspect(path: Path, *, unsafe_pickle: bool = False) -> Inspection:
         from ademamix.checkpoints.inspection_torch import state_at
     else:
         from ademamix.checkpoints.inspection_optax import state_at
-    states = [state_at(location.node, checkpoint.label(location)) for location in checkpoint.locations]
+    states = [
+        state_at(location.node, checkpoint.label(location), checkpoint.parts[location.part].tree)
+        for location in checkpoint.locations
+    ]
     return Inspection(path, checkpoint.title, states)
 
 

@@ -13,8 +13,8 @@ from ademamix.checkpoints.optax_states import SOURCES, leaves, origin_of
 FIELDS = dict(zip(MOMENTS, ("mu", "slow", "nu"), strict=True))
 
 
-def state_at(node: Mapping[str, Any], label: str) -> State:
-    """Return what a state holds."""
+def state_at(node: Mapping[str, Any], label: str, tree: Any) -> State:
+    """Return what a state holds; it has all names itself."""
     origin = origin_of(node)
     sources = SOURCES[origin]
     stored = {moment: leaves(node[source]) for moment, name in FIELDS.items() if (source := sources[name])}

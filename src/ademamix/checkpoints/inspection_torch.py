@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ademamix.checkpoints import flat_states, torch_states
+from ademamix.checkpoints import torch_states, trees
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.explanation import stored_moments
 from ademamix.checkpoints.inspection import MOMENTS, Group, Parameter, State, not_finite, some
+from ademamix.checkpoints.torch_states import Source
 from ademamix.pytorch import foreign
 from ademamix.pytorch.diagnostics import LARGE_SLOW_STEP
 from ademamix.pytorch.optimizer import AdEMAMix
@@ -29,63 +30,74 @@ SPACINGS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 IDLE = 2.0**-24
 
 
-def state_at(node: Any, label: str) -> State:
-    """Return what a state holds."""
-    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
+def state_at(node: Any, label: str, tree: Any) -> State:
+    """Return what a state holds; `tree` is all that it was found in."""
     try:
-        origin = torch_states.origin_of(state_dict)
-        optimizer = None if origin == "AdamW" else torch_states.loaded(state_dict)
+        source = torch_states.read(node)
+        optimizer = None if source.origin == "AdamW" else torch_states.loaded(source)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"at {label}: {error}") from error
-    translated = foreign.translated(state_dict)["state"]
-    names = torch_states.names_of(state_dict)
-    values = {  # of the moments of each parameter that has had a step
-        names[key]: {moment: values_of(entries, name) for moment, name in KEYS.items() if name in entries}
-        for key in torch_states.keys_of(state_dict)
-        if (entries := translated.get(key))
+    entries = {key: found for key in source.keys if (found := source.translated["state"].get(key))}
+    values = {
+        key: {moment: values_of(found, name) for moment, name in KEYS.items() if name in found}
+        for key, found in entries.items()
     }
-    clocks = {names[key]: translated[key] for key in torch_states.keys_of(state_dict) if translated.get(key)}
-    sizes, dtypes = _stored(state_dict, origin)
+    names = _names(source, tree)
+    sizes, dtypes = _stored(source)
     warnings = not_finite(
         {
-            name: {moment: int((~value.isfinite()).sum()) for moment, value in moments.items()}
-            for name, moments in values.items()
+            names[key]: {moment: int((~value.isfinite()).sum()) for moment, value in moments.items()}
+            for key, moments in values.items()
         }
     )
-    found: list[dict[str, Any]] = []
-    if optimizer is not None:
-        found = optimizer.diagnostics()
-        warnings += _frozen(state_dict, origin) + _large(found)
-        warnings += _idle(state_dict, origin, optimizer.param_groups, values) + torch_states.advice(optimizer)
-    return State(
-        label,
-        origin,
-        groups=_clocks(state_dict, translated) if optimizer is None else _groups(optimizer, found),
-        parameters=[
-            Parameter(
-                name,
-                tuple(moments["nu"].shape),
-                int(clocks[name]["step"]),
-                int(clocks[name]["slow_step"]) if "slow_step" in clocks[name] else None,
-                {moment: _norm(value) for moment, value in moments.items()},
-            )
-            for name, moments in values.items()
-        ],
-        bytes=sizes,
-        dtypes=dtypes,
-        warnings=warnings,
-    )
+    if optimizer is None:
+        groups = _clocks(source)
+    else:
+        diagnostics = optimizer.diagnostics()
+        groups = _groups(optimizer, diagnostics)
+        warnings += _frozen(source, names) + _large(diagnostics)
+        warnings += _idle(source, names, optimizer.param_groups, values) + torch_states.advice(optimizer)
+    parameters = [
+        Parameter(
+            names[key],
+            tuple(moments["nu"].shape),
+            int(entries[key]["step"]),
+            int(entries[key]["slow_step"]) if "slow_step" in entries[key] else None,
+            {moment: _norm(value) for moment, value in moments.items()},
+        )
+        for key, moments in values.items()
+    ]
+    return State(label, source.origin, groups, parameters, sizes, dtypes, warnings)
+
+
+def _names(source: Source, tree: Any) -> dict[Any, str]:
+    """Return the names of parameters: those of the optimizer, of a model beside it that fits, or their numbers.
+
+    The parameters of a model are in its state_dict in the order in which an optimizer without groups has them.
+    """
+    has_names = any("param_names" in group for group in source.found["param_groups"])
+    entries = [source.translated["state"].get(key) for key in source.keys]
+    if has_names or len(source.found["param_groups"]) != 1 or not all(entries):
+        return source.names
+    shapes = [found["exp_avg_sq"].shape for found in entries if found]
+    models = [node for _, node in trees.find(tree, _is_model) if [value.shape for value in node.values()] == shapes]
+    return dict(zip(source.keys, models[0], strict=True)) if len(models) == 1 else source.names
+
+
+def _is_model(node: Any) -> bool:
+    is_dict = isinstance(node, Mapping) and bool(node) and "exp_avg_sq" not in node
+    return is_dict and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in node.items())
 
 
 def _norm(value: Tensor) -> float:
     return float(torch.linalg.vector_norm(value.to(torch.complex128 if value.is_complex() else torch.float64)))
 
 
-def _clocks(state_dict: Mapping[str, Any], translated: Mapping[Any, Any]) -> list[Group]:
+def _clocks(source: Source) -> list[Group]:
     """Return the groups of AdamW, which has no schedule."""
+    state = source.translated["state"]
     steps = [
-        [int(translated[key]["step"]) for key in group["params"] if translated.get(key)]
-        for group in state_dict["param_groups"]
+        [int(state[key]["step"]) for key in group["params"] if state.get(key)] for group in source.found["param_groups"]
     ]
     return [Group(max(clocks, default=0)) for clocks in steps]
 
@@ -109,13 +121,13 @@ def _groups(optimizer: AdEMAMix, found: list[dict[str, Any]]) -> list[Group]:
     ]
 
 
-def _stored(state_dict: Mapping[str, Any], origin: str) -> tuple[dict[str, int], dict[str, list[str]]]:
+def _stored(source: Source) -> tuple[dict[str, int], dict[str, list[str]]]:
     """Return the bytes and the dtypes of each moment in the file."""
     sizes: dict[str, int] = dict.fromkeys(MOMENTS, 0)
     dtypes: dict[str, set[str]] = defaultdict(set)
-    for entries in filter(None, map(state_dict["state"].get, torch_states.keys_of(state_dict))):
+    for entries in filter(None, map(source.found["state"].get, source.keys)):
         flat = {**entries, **entries.get(foreign.BITSANDBYTES_WRAPPER, {})}
-        stored = stored_moments(origin, entries)
+        stored = stored_moments(source.origin, entries)
         for moment, scale_key, largest in zip(MOMENTS, SCALE_KEYS.values(), ("1", "1", "2"), strict=True):
             if KEYS[moment] in stored:
                 tensor = stored[KEYS[moment]]
@@ -126,16 +138,15 @@ def _stored(state_dict: Mapping[str, Any], origin: str) -> tuple[dict[str, int],
     return sizes, {moment: sorted(found) for moment, found in dtypes.items()}
 
 
-def _frozen(state_dict: Mapping[str, Any], origin: str) -> list[str]:
+def _frozen(source: Source, names: Mapping[Any, str]) -> list[str]:
     """Warn of an m2 that is rounded to nearest in a storage whose steps are larger than its own."""
-    if origin in ROUNDS_STOCHASTICALLY:
+    if source.origin in ROUNDS_STOCHASTICALLY:
         return []
     frozen: dict[str, tuple[float, float]] = {}
-    names = torch_states.names_of(state_dict)
-    for group in state_dict["param_groups"]:
+    for group in source.found["param_groups"]:
         for key in group["params"]:
-            entries = state_dict["state"].get(key)
-            spacing = _spacing_of_m2(origin, entries) if entries else 0.0
+            entries = source.found["state"].get(key)
+            spacing = _spacing_of_m2(source.origin, entries) if entries else 0.0
             if 1 - group["betas"][2] < spacing / 2:
                 frozen[names[key]] = (group["betas"][2], spacing)
     if not frozen:
@@ -160,20 +171,22 @@ def _spacing_of_m2(origin: str, entries: Mapping[str, Any]) -> float:
 
 
 def _idle(
-    state_dict: Mapping[str, Any], origin: str, groups: list[dict[str, Any]], values: Mapping[str, Mapping[str, Tensor]]
+    source: Source,
+    names: Mapping[Any, str],
+    groups: list[dict[str, Any]],
+    values: Mapping[Any, Mapping[str, Tensor]],
 ) -> list[str]:
     """Warn of elements that have had no gradient for long, and grow: see docs/idle.md."""
-    names = torch_states.names_of(state_dict)
     counts: dict[str, int] = {}
     doubling = math.inf  # steps, where it is fastest
-    for group, old in zip(groups, state_dict["param_groups"], strict=True):
+    for group, old in zip(groups, source.found["param_groups"], strict=True):
         _, beta2, beta3 = group["betas"]
         growth = math.log(beta3) - math.log(beta2) / 2 if beta2 > 0 and beta3 > 0 else 0.0
         if growth <= 0 or group["slow_clip"] is not None:
             continue
         for key in old["params"]:
-            moments = values.get(names[key], {})
-            if "m1" not in moments or not _is_plain(stored_moments(origin, state_dict["state"][key])):
+            moments = values.get(key, {})
+            if "m1" not in moments or not _is_plain(stored_moments(source.origin, source.found["state"][key])):
                 continue  # codes cannot tell a small m1 from none
             count = int((moments["m1"].abs() < IDLE * moments["m2"].abs()).sum())
             if count:

@@ -31,50 +31,70 @@ class Converted(NamedTuple):
     notes: list[str]
 
 
-def convert(node: Any, wish: Wish) -> Converted:
-    """Return an optimizer state as the wished optimizer has it."""
+class Source(NamedTuple):
+    """A state that was found, and the same in our names or AdamW's."""
+
+    found: StateDict
+    translated: StateDict
+    origin: str
+    """Whose it is: "ademamix", "AdamW", or the name of another AdEMAMix."""
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys of all parameters, in their order."""
+        return list(itertools.chain.from_iterable(group["params"] for group in self.found["param_groups"]))
+
+    @property
+    def names(self) -> dict[Any, str]:
+        """The name of each parameter by its key: one that the file has, or else its number."""
+        names = {}
+        for group in self.found["param_groups"]:
+            for key, name in zip(group["params"], group.get("param_names") or group["params"], strict=True):
+                names[key] = str(name)
+        return names
+
+
+def read(node: Any) -> Source:
+    """Return a state that was found in a checkpoint, or raise ValueError if it is none of AdamW or an AdEMAMix."""
     state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
-    origin = origin_of(state_dict)
-    wish.check(origin)
-    settings = {**AFTER_ADAMW, **wish.settings} if origin == "AdamW" else wish.settings
-    optimizer = loaded(state_dict, **settings)
-    notes = [] if wish.to == "adamw" else advice(optimizer)
-    saved = (optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict()
-    new = _with_keys_of(state_dict, saved)
-    changes = _changes(state_dict, new, origin)
-    return Converted(flat_states.flattened(new) if flat_states.is_flat(node) else new, origin, changes, notes)
-
-
-def verify(node: Any, to: str) -> None:
-    """Load a state that was written, as a training script would, or raise."""
-    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
-    if to == "ademamix":
-        loaded(state_dict)
-    else:
-        torch.optim.AdamW(_groups_of_stand_ins(state_dict)).load_state_dict(dict(state_dict))
-
-
-def origin_of(state_dict: StateDict) -> str:
-    """Say whose state it is: "ademamix", "AdamW", or the name of another AdEMAMix."""
-    layouts = {foreign.layout_of(group) for group in state_dict["param_groups"] if set(group) != {"params"}}
-    foreign.translated(state_dict)  # refuses what is none of these
-    origins = {layout.origin for layout in layouts if layout is not None}
+    translated = foreign.translated(state_dict)  # refuses what it does not know
+    groups = [group for group in state_dict["param_groups"] if set(group) != {"params"}]
+    origins = {layout.origin for group in groups if (layout := foreign.layout_of(group))}
     if len(origins) != 1:
         raise CheckpointError(
             f"the groups of one optimizer belong to {', '.join(sorted(origins)) or 'nobody'}: they must all be alike"
         )
-    return origins.pop()
+    return Source(state_dict, translated, origins.pop())
 
 
-def loaded(state_dict: StateDict, beta3: float | None = None, **settings: Any) -> AdEMAMix:
+def convert(node: Any, wish: Wish) -> Converted:
+    """Return an optimizer state as the wished optimizer has it."""
+    source = read(node)
+    wish.check(source.origin)
+    settings = {**AFTER_ADAMW, **wish.settings} if source.origin == "AdamW" else wish.settings
+    optimizer = loaded(source, **settings)
+    notes = [] if wish.to == "adamw" else advice(optimizer)
+    new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
+    changes = _changes(source, new)
+    return Converted(flat_states.flattened(new) if flat_states.is_flat(node) else new, source.origin, changes, notes)
+
+
+def verify(node: Any, to: str) -> None:
+    """Load a state that was written, as a training script would, or raise."""
+    source = read(node)
+    if to == "ademamix":
+        loaded(source)
+    else:
+        torch.optim.AdamW(_groups_of_stand_ins(source)).load_state_dict(dict(source.found))
+
+
+def loaded(source: Source, beta3: float | None = None, **settings: Any) -> AdEMAMix:
     """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters."""
     betas = hyperparameters.BETAS if beta3 is None else (*hyperparameters.BETAS, beta3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of settings that the state replaces; `advice` is about those that remain
-        optimizer = AdEMAMix(_groups_of_stand_ins(state_dict), betas=betas, **settings)
-        optimizer.load_state_dict(dict(state_dict))
-    for group, old in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        group["capturable"] = old.get("capturable", group["capturable"])
+        optimizer = AdEMAMix(_groups_of_stand_ins(source), betas=betas, **settings)
+        optimizer.load_state_dict(dict(source.translated))
     return optimizer
 
 
@@ -84,26 +104,11 @@ def advice(optimizer: AdEMAMix) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def keys_of(state_dict: StateDict) -> list[Any]:
-    """List the keys of all parameters, in their order."""
-    return list(itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"]))
-
-
-def names_of(state_dict: StateDict) -> dict[Any, str]:
-    """Return the name of each parameter by its key: one that the file has, or else its number."""
-    names = {}
-    for group in state_dict["param_groups"]:
-        for key, name in zip(group["params"], group.get("param_names") or group["params"], strict=True):
-            names[key] = str(name)
-    return names
-
-
-def _groups_of_stand_ins(state_dict: StateDict) -> list[dict[str, Any]]:
+def _groups_of_stand_ins(source: Source) -> list[dict[str, Any]]:
     """Return groups of parameters that have the shapes of the moments, and no values: nobody will step them."""
-    state = foreign.translated(state_dict)["state"]
     groups = []
-    for group in state_dict["param_groups"]:
-        params = [_stand_in(state.get(key) or {}) for key in group["params"]]
+    for group in source.found["param_groups"]:
+        params = [_stand_in(source.translated["state"].get(key) or {}) for key in group["params"]]
         names = group.get("param_names")
         groups.append({"params": list(zip(names, params, strict=True)) if names else params})
     return groups
@@ -116,29 +121,29 @@ def _stand_in(entries: Mapping[str, Any]) -> Tensor:
     return torch.empty_like(moment, dtype=moment.dtype if moment.dtype in WIDE else torch.float32)
 
 
-def _with_keys_of(old: StateDict, saved: StateDict) -> dict[str, Any]:
-    """Return a state_dict of torch, which numbers parameters, with the keys that the old one has, and what else it has.
+def _as_found(saved: StateDict, source: Source) -> dict[str, Any]:
+    """Return what an optimizer of stand-ins has saved with the keys of the source, and with all else that it has.
 
     heavyball has settings of its own there, which mean nothing to others.
     """
-    keys = keys_of(old)
-    others = {key: value for key, value in old.items() if key not in ("state", "param_groups", "heavyball")}
-    groups = [
-        {**group, "params": list(old_group["params"])}
-        for group, old_group in zip(saved["param_groups"], old["param_groups"], strict=True)
-    ]
-    state = {key: value for key, value in old["state"].items() if key not in keys}
-    state |= {keys[number]: entries for number, entries in saved["state"].items()}
+    found, keys = source.found, source.keys
+    groups = []
+    for group, old in zip(saved["param_groups"], found["param_groups"], strict=True):
+        capturable = old.get("capturable", group["capturable"])  # stand-ins are on a CPU, where AdamW has no such thing
+        groups.append({**group, "params": list(old["params"]), "capturable": capturable})
+    others = {key: value for key, value in found.items() if key not in ("state", "param_groups", "heavyball")}
+    state = {key: value for key, value in found["state"].items() if key not in keys}
+    state |= {keys[number]: saved["state"][number] for number in range(len(keys)) if number in saved["state"]}
     return {**others, "state": state, "param_groups": groups}
 
 
-def _changes(old: StateDict, new: StateDict, origin: str) -> list[Change]:
-    translated, names = foreign.translated(old)["state"], names_of(old)
+def _changes(source: Source, new: StateDict) -> list[Change]:
+    old, names = source.found, source.names
     changes = []
-    for key in keys_of(old):
+    for key in source.keys:
         if old["state"].get(key):
-            entries = old["state"][key], translated[key], new["state"][key]
-            changes += of_parameter(names[key], origin, *entries)
+            entries = old["state"][key], source.translated["state"][key], new["state"][key]
+            changes += of_parameter(names[key], source.origin, *entries)
     for number, groups in enumerate(zip(old["param_groups"], new["param_groups"], strict=True)):
         changes += of_group(number, *groups)
     return changes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,7 +115,12 @@ def _run(options: argparse.Namespace) -> int:
         from ademamix.checkpoints import convert
 
         reports = convert(
-            options.source, options.destination, options.to, unsafe_pickle=options.unsafe_pickle, **settings
+            options.source,
+            options.destination,
+            options.to,
+            unsafe_pickle=options.unsafe_pickle,
+            progress=_progress,
+            **settings,
         )
     width = width_of_output()
     for report in reports:
@@ -125,6 +131,12 @@ def _run(options: argparse.Namespace) -> int:
             print(wrapped(f"note: {note}", width, indent="  "))
     print(wrapped(f"written, and read again to compare: {options.destination}", width))
     return 0
+
+
+def _progress(stage: str) -> None:
+    """Tell someone who waits what is being done."""
+    if sys.stderr.isatty():
+        print(f"{stage} ...", file=sys.stderr, flush=True)
 
 
 def _summary(report: Report, to: str) -> str:

@@ -33,7 +33,7 @@ HEAVYBALL_ENTRY = re.compile(r"(?:update|scale)_by_ademamix_(exp_avg_fast|exp_av
 
 
 def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `state_dict` in our names or AdamW's, or raise ValueError if that is not possible."""
+    """Return `state_dict` in our names or AdamW's, or raise ValueError if that is not possible. Twice is like once."""
     groups, state = [], dict(state_dict["state"])
     for group in state_dict["param_groups"]:
         keys = [key for key in group["params"] if state.get(key)]
@@ -212,6 +212,7 @@ def _without_clock(group: Group) -> dict[str, Any]:
 
 
 LAYOUTS = (  # in the order in which they are looked for
+    Layout("translated", ORIGIN, dict, _as_it_is),
     Layout("ademamix", "given", dict, _as_it_is),
     Layout("heavyball", "storage_dtype", _heavyball_group, _of_heavyball),
     Layout(
