@@ -7,6 +7,7 @@ of ``torch.save``.
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import warnings
@@ -45,6 +46,9 @@ HARMLESS = {
     },
 }
 
+# Also where a process group exists; older torch finds out by itself that there is none.
+ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(load).parameters else {}
+
 
 def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
     """Return all that a folder holds, in the dicts and lists that it was saved from."""
@@ -55,7 +59,7 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
         planner = _Planner(unsafe_pickle)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # which is what is wanted
-            load(flat, storage_reader=reader, planner=planner, no_dist=True)
+            load(flat, storage_reader=reader, planner=planner, **ALONE)
     except (CheckpointError, OSError):
         raise
     except pickle.UnpicklingError as error:
@@ -75,7 +79,7 @@ def write(path: Path, tree: dict[str, Any]) -> None:
     """Write a folder."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        save(tree, checkpoint_id=path, no_dist=True)
+        save(tree, checkpoint_id=path, **ALONE)
 
 
 def _room_for(entry: Any) -> Any:
