@@ -29,6 +29,7 @@ from ademamix.checkpoints.torch_files import first_line, unsafe
 
 DESCRIPTION = ".metadata"
 HARMLESS = {
+    "collections": {"OrderedDict"},
     "pathlib": {"Path", "PosixPath", "PurePosixPath"},
     "pathlib._local": {"Path", "PosixPath", "PurePosixPath"},  # where newer Pythons have them
     "torch": {"Size", *(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype))},
