@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -112,3 +113,17 @@ def test_a_killed_conversion_leaves_nothing_half_written(tmp_path: Path, stop: s
     assert not (tmp_path / "new.pt").exists()
     if stop == signal.SIGINT:
         assert [file.name for file in tmp_path.iterdir()] == ["source.pt"]
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_full_disk_is_named_and_nothing_stays(tmp_path: Path, size: int) -> None:
+    """Files may have no more than so many bytes; where there is much to write, torch reports something else."""
+    torch.save(state(size), tmp_path / "source.pt")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot write .*new.pt': File too large"):
+            convert(tmp_path / "source.pt", tmp_path / "new.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [file.name for file in tmp_path.iterdir()] == ["source.pt"]

@@ -187,12 +187,11 @@ class Lightning:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            barebones=False,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of workers for the data, and of checkpoints in the middle of an epoch
             data = torch.utils.data.DataLoader(examples(), batch_size=8)
-            trainer.fit(Module(), data, ckpt_path=path, weights_only=True)
+            trainer.fit(Module(), data, ckpt_path=path)
         return trainer
 
 

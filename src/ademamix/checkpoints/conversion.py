@@ -136,15 +136,16 @@ def _write(checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: 
     """Write under another name, read that again, and give it its name only if it is what it should be."""
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
-        if checkpoint.parts[0].place != Path():
-            converted = {checkpoint.path / part.place for part in checkpoint.parts}
-            shutil.copytree(
-                checkpoint.path,
-                temporary,
-                ignore=lambda folder, names: [name for name in names if Path(folder) / name in converted],
-            )
-        for part, tree in zip(checkpoint.parts, new_trees, strict=True):
-            part.container.write(temporary / part.place, tree)
+        with _writing(destination):
+            if checkpoint.parts[0].place != Path():
+                converted = {checkpoint.path / part.place for part in checkpoint.parts}
+                shutil.copytree(
+                    checkpoint.path,
+                    temporary,
+                    ignore=lambda folder, names: [name for name in names if Path(folder) / name in converted],
+                )
+            for part, tree in zip(checkpoint.parts, new_trees, strict=True):
+                part.container.write(temporary / part.place, tree)
         _verify(temporary, checkpoint, new_trees, to, unsafe_pickle=unsafe_pickle)
         _to_disk(temporary)
         _check_destination(checkpoint.path, destination)  # again: writing takes a while
@@ -152,6 +153,18 @@ def _write(checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: 
     except BaseException:
         shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _writing(destination: Path) -> Iterator[None]:
+    """Say that a disk is full, for example, where torch says something of its own instead."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        reason = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(reason, OSError):
+            raise
+        raise CheckpointError(f"cannot write {str(destination)!r}: {reason.strerror or reason}") from error
 
 
 def _verify(written: Path, checkpoint: Checkpoint, new_trees: list[Any], to: str, *, unsafe_pickle: bool) -> None:

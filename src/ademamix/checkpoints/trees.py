@@ -81,22 +81,25 @@ def _is_list(node: Any) -> bool:
 
 def _same_leaf(old: Any, new: Any) -> bool:
     if hasattr(old, "dtype") and hasattr(old, "shape"):
-        if getattr(new, "dtype", None) != old.dtype or tuple(new.shape) != tuple(old.shape):
-            return False
-        return _bits(old) == _bits(new)
+        same_kind = getattr(new, "dtype", None) == old.dtype and tuple(new.shape) == tuple(old.shape)
+        return same_kind and (_same_tensor(old, new) if hasattr(old, "untyped_storage") else _same_array(old, new))
     if type(old) is not type(new):
         return False
     return bool(old == new) or old != old or repr(old) == repr(new)  # NaN; objects without a comparison
 
 
-def _bits(array: Any) -> bytes:
-    if hasattr(array, "untyped_storage"):
-        import torch
+def _same_tensor(old: Any, new: Any) -> bool:
+    """Compare bits: NaN is like itself, and 0 is not like -0."""
+    import torch
 
-        if array.layout != torch.strided:
-            return repr(array).encode()
-        array = array.detach().contiguous().reshape(-1)
-        return bytes(array.view(torch.uint8).numpy().tobytes())
+    if old.layout != torch.strided or new.layout != torch.strided:
+        return repr(old) == repr(new)
+    old, new = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (old, new))
+    return torch.equal(old, new)
+
+
+def _same_array(old: Any, new: Any) -> bool:
     import numpy as np
 
-    return np.asarray(array).tobytes()
+    old, new = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (old, new))
+    return bool(np.array_equal(old, new))
