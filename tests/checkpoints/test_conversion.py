@@ -91,7 +91,8 @@ def test_a_storage_is_converted(tmp_path: Path) -> None:
         param.grad = param.detach().clone()
         optimizer.step()
     torch.save(optimizer.state_dict(), tmp_path / "adamw.pt")
-    convert(tmp_path / "adamw.pt", tmp_path / "compact.pt", state_storage="compact")
+    (report,) = convert(tmp_path / "adamw.pt", tmp_path / "compact.pt", state_storage="compact")
+    assert "float32 to int8 of 70x70, rounded to nearest" in {change.what for change in report.changes}
     convert(tmp_path / "compact.pt", tmp_path / "bf16.pt", state_storage="bf16")
     convert(tmp_path / "bf16.pt", tmp_path / "back.pt", "adamw")
     compact, bf16, back = (torch.load(tmp_path / f"{name}.pt")["state"][0] for name in ("compact", "bf16", "back"))
@@ -193,7 +194,9 @@ def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     saved = optimizer.state_dict()
     saved["param_groups"][0]["capturable"] = True  # on a GPU
     torch.save(saved, tmp_path / "adamw.pt")
-    convert(tmp_path / "adamw.pt", tmp_path / "ours.pt")
+    (report,) = convert(str(tmp_path / "adamw.pt"), str(tmp_path / "ours.pt"))
+    expected = "bfloat16 to float32 of 5, the same values" if dtype == torch.bfloat16 else "the same bits"
+    assert any(change.what.startswith(expected) for change in report.changes if change.entry == "exp_avg")
     convert(tmp_path / "ours.pt", tmp_path / "back.pt", "adamw")
     ours, back = (torch.load(tmp_path / f"{name}.pt") for name in ("ours", "back"))
     assert ours["param_groups"][0]["capturable"] is back["param_groups"][0]["capturable"] is True

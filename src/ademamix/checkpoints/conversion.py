@@ -31,8 +31,8 @@ class Report:
 
 
 def convert(
-    source: Path,
-    destination: Path,
+    source: str | Path,
+    destination: str | Path,
     to: str = "ademamix",
     *,
     unsafe_pickle: bool = False,
@@ -70,6 +70,7 @@ def convert(
 
     Reference: section 4.1 of the paper, "Resume from AdamW", and its appendix C, "Removing the second EMA".
     """
+    source, destination = Path(source), Path(destination)
     wish = Wish(to, settings)
     _check_destination(source, destination)
     progress(f"reading {source}")

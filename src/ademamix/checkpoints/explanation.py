@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ademamix.checkpoints import trees
 from ademamix.pytorch.foreign import BITSANDBYTES_WRAPPER, HEAVYBALL_ENTRY
 from ademamix.pytorch.parameter_state import values_of
 from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
@@ -109,9 +110,10 @@ def _what(key: str, translated: Entries, new: Entries, operation: str) -> str:
     before = translated[key]
     if operation:
         return f"{operation}, {size}"
-    if before.dtype == value.dtype and torch.equal(before, value):
+    if trees.difference(before, value) is None:
         return f"the same bits, {size}"
-    kept = torch.equal(values_of(translated, key).to(torch.float64), values_of(new, key).to(torch.float64))
+    old, now = (values_of(entries, key).to(torch.float64) for entries in (translated, new))  # complex ones keep bits
+    kept = trees.difference(old, now) is None
     return f"{_type(before)} to {size}, {'the same values' if kept else 'rounded to nearest'}"
 
 

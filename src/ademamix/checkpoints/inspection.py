@@ -66,7 +66,7 @@ class Inspection:
     states: list[State]
 
 
-def inspect(path: Path, *, unsafe_pickle: bool = False) -> Inspection:
+def inspect(path: str | Path, *, unsafe_pickle: bool = False) -> Inspection:
     r"""Say what the optimizer states of a checkpoint hold. It is read as :func:`ademamix.checkpoints.convert` does.
 
     .. math:: \alpha^{(t)}, \quad \beta_3^{(t)}, \quad 1 - \prod_{s \le t} \beta_3^{(s)}, \quad
@@ -92,6 +92,7 @@ def inspect(path: Path, *, unsafe_pickle: bool = False) -> Inspection:
 
     Reference: sections 3 and 4 of the paper for the schedules; docs/idle.md and docs/storage.md for the warnings.
     """
+    path = Path(path)
     checkpoint = containers.read(path, unsafe_pickle=unsafe_pickle)
     if checkpoint.framework == "torch":
         from ademamix.checkpoints.inspection_torch import state_at
