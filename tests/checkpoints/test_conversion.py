@@ -221,3 +221,24 @@ def test_keys_beside_the_state_stay(tmp_path: Path) -> None:
     convert(tmp_path / "adamw.pt", tmp_path / "ours.pt")
     ours = torch.load(tmp_path / "ours.pt")
     assert (ours["seen"], ours["state"]["all"], ours["param_groups"][0]["name"]) == (5, {"seen": 7}, "matrices")
+
+
+def test_groups_without_parameters_and_parameters_without_a_state(tmp_path: Path) -> None:
+    """Of a group without parameters, torch.distributed.checkpoint keeps nothing else."""
+    used, unused = (torch.ones(3, requires_grad=True) for _ in range(2))
+    optimizer = torch.optim.AdamW([{"params": [unused, used]}, {"params": []}], lr=3e-3)
+    torch.save(optimizer.state_dict(), tmp_path / "before.pt")
+    used.grad = torch.ones(3)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["param_groups"][1] = {"params": []}
+    torch.save(saved, tmp_path / "adamw.pt")
+    for name, keys in {"before": [], "adamw": [1]}.items():
+        convert(tmp_path / f"{name}.pt", tmp_path / "ours.pt")
+        ours = torch.load(tmp_path / "ours.pt")
+        assert list(ours["state"]) == keys
+        assert [group["params"] for group in ours["param_groups"]] == [[0, 1], []]
+        assert ours["param_groups"][0]["lr"] == 3e-3
+        continued = ademamix([{"params": [unused, used]}, {"params": []}])
+        continued.load_state_dict(ours)
+        (tmp_path / "ours.pt").unlink()

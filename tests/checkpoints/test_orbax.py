@@ -121,3 +121,21 @@ def test_what_an_optax_state_cannot_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no optimizer state"):
         convert(tmp_path / "sgd", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+def test_moments_in_bf16_become_those_of_ademamix(tmp_path: Path) -> None:
+    """Our slow average and second moment are fp32 or wider; m1 stays as it is stored."""
+    params = jax.tree.map(lambda param: param.astype(jnp.bfloat16), start())
+    adamw = optax.adamw(0.01, mu_dtype="bfloat16")
+    _, state = adamw.update(params, adamw.init(params), params)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "adamw", state)
+    convert(tmp_path / "adamw", tmp_path / "ours")
+    like = ademamix(0.01, **AVERAGES, **NO_WARMUPS, mu_dtype="bfloat16").init(params)
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "ours", like)
+        plain = checkpointer.restore(tmp_path / "ours")
+    assert plain[0]["mu"]["dense"]["bias"].dtype == jnp.bfloat16
+    assert plain[0]["slow"]["dense"]["bias"].dtype == plain[0]["nu"]["dense"]["bias"].dtype == jnp.float32
+    jax.tree.map(np.testing.assert_array_equal, restored[0].mu, state[0].mu)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y.astype(jnp.float32)), restored[0].nu, state[0].nu)
