@@ -13,7 +13,7 @@ is, for all arms.
 The authors of Simplified-AdEMAMix give a rule for its first learning rate, which is followed. Weight decay is raised by
 as much as that lowers the rate, so that their product is AdamW's. Its beta1 is AdEMAMix's beta3 and its beta2 AdamW's.
 Its alpha depends on the batch: theirs is about 100 for 32k tokens, and half of that for twice as many, which is the
-batch at paper scale. At laptop scale 20 was the best of 0, 10, 20, 50 and 100, on seed 0 at the first learning rate.
+batch at paper scale. At laptop scale 20 was the best of 0, 5, 10, 20, 50 and 100, on seed 0 at the first rate.
 
 At laptop scale a run has 10,000 steps, half of those of the other recipes: with twice as many the model is nearly
 saturated. The learning rate of every arm is searched on seed 0, and beta2 of all but Simplified-AdEMAMix. At paper
