@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from ademamix import AdEMAMix
-from ademamix.pytorch.integrations.huggingface import read_optim_args, use_ademamix
+from ademamix.pytorch.integrations.huggingface import log_diagnostics, read_optim_args, use_ademamix
 
 EXAMPLES = 24
 
@@ -41,8 +44,8 @@ class Stream(IterableDataset):
 
 def trainer_in(folder, dataset=None, callbacks=None, **arguments):
     set_seed(0)
-    arguments = {"per_device_train_batch_size": 4, "save_strategy": "no", "learning_rate": 1e-2, **arguments}
-    args = TrainingArguments(str(folder), report_to="none", disable_tqdm=True, use_cpu=True, **arguments)
+    usual = {"per_device_train_batch_size": 4, "save_strategy": "no", "learning_rate": 1e-2, "report_to": "none"}
+    args = TrainingArguments(str(folder), disable_tqdm=True, use_cpu=True, **{**usual, **arguments})
     return Trainer(Regression(), args, train_dataset=dataset or examples(), callbacks=callbacks)
 
 
@@ -167,11 +170,14 @@ def test_a_run_is_extended_by_resuming_it(tmp_path):
 
 
 def test_a_batch_that_did_not_fit_into_memory(tmp_path):
-    """The Trainer halves it, which doubles the number of steps."""
+    """The Trainer halves it, which doubles the number of steps; diagnostics are those of the second optimizer."""
     trainer = trainer_in(tmp_path, num_train_epochs=1, auto_find_batch_size=True)
     trainer.model.largest_batch = 2
     use_ademamix(trainer)
+    log_diagnostics(trainer, every=3, share=math.inf)
     trainer.train()
+    looks = [row["step"] for row in trainer.state.log_history if "ademamix/0/alpha" in row]
+    assert looks == list(range(3, trainer.state.global_step + 1, 3))
     assert trainer.state.global_step > EXAMPLES // 4
     assert groups_of(trainer)[0]["total_steps"] == trainer.state.global_step
 
@@ -225,3 +231,28 @@ def test_optim_args(text, settings):
 def test_optim_args_with_a_mistake(text, message):
     with pytest.raises(ValueError, match=message):
         read_optim_args(text)
+
+
+class TestDiagnostics:
+    def test_they_go_where_the_trainer_logs(self, tmp_path):
+        trainer = trainer_in(tmp_path, report_to="tensorboard", max_steps=12, logging_steps=4)
+        use_ademamix(trainer)
+        log_diagnostics(trainer, share=math.inf)
+        trainer.train()
+        (kept,) = tmp_path.rglob("events.out.tfevents.*")
+        events = EventAccumulator(str(kept.parent))
+        events.Reload()
+        norms = events.Scalars("train/ademamix/0/update_norm")  # the Trainer has two groups
+        assert [event.step for event in norms] == [4, 8, 12]
+        assert all(event.value > 0 for event in norms)
+        history = [row for row in trainer.state.log_history if "ademamix/1/alpha" in row]
+        assert [(row["step"], row["ademamix/1/alpha"]) for row in history] == [
+            (step, pytest.approx(5.0 * step / 12)) for step in (4, 8, 12)
+        ]
+        assert not trainer.optimizer.optimizer._optimizer_step_post_hooks
+
+    def test_another_optimizer(self, tmp_path):
+        trainer = trainer_in(tmp_path, max_steps=2)
+        log_diagnostics(trainer)
+        with pytest.raises(ValueError, match=r"has no AdEMAMix to follow: .* must be an ademamix\.AdEMAMix"):
+            trainer.train()

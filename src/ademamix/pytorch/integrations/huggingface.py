@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ademamix.pytorch.monitoring import SHARE, DelayedRows
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.schedules import OPEN
 
@@ -54,6 +55,47 @@ def use_ademamix(trainer: Trainer, **settings: Any) -> None:
         return create(*args, **kwargs)
 
     trainer.create_optimizer = create_with_horizon  # type: ignore[method-assign]
+
+
+def log_diagnostics(trainer: Trainer, *, every: int | None = None, share: float = SHARE) -> None:
+    """Let `trainer` log the diagnostics of AdEMAMix as it logs the loss, and warn at signs of trouble.
+
+    They go wherever ``report_to`` says, TensorBoard or Weights & Biases, under names such as
+    ``train/ademamix/update_norm``, and into ``trainer.state.log_history``:
+
+    .. code-block:: python
+
+        trainer = Trainer(model, TrainingArguments("out", report_to="tensorboard"), train_dataset=dataset)
+        use_ademamix(trainer)
+        log_diagnostics(trainer)
+        trainer.train()
+
+    Args:
+        trainer: a ``transformers.Trainer`` or one of a subclass.
+        every: the number of steps between two looks, at least; by default the trainer's ``logging_steps``.
+        share: of the time of training that looks may take; see :class:`ademamix.pytorch.monitoring.Monitor`.
+    """
+    from transformers import TrainerCallback
+
+    class Diagnostics(TrainerCallback):
+        rows: DelayedRows | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+            self._close()  # a batch that did not fit into memory begins training again
+            self.rows = DelayedRows([optimizer], every or max(1, int(state.logging_steps)), share)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if self.rows is not None and (values := self.rows.take()):
+                trainer.log(values)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._close()
+
+        def _close(self) -> None:
+            if self.rows is not None:
+                self.rows.close()
+
+    trainer.add_callback(Diagnostics())
 
 
 def read_optim_args(optim_args: str | None) -> dict[str, Any]:
