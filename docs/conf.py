@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import ademamix
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "ademamix"
 author = "the developers of ademamix"
 release = ademamix.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "site_files"]
 exclude_patterns = ["report"]
 html_theme = "furo"
 html_title = f"ademamix {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css", "explorer/explorer.css"]
 html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+html_math_renderer = "mathml"
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"

@@ -21,8 +21,8 @@ class ReferenceAdEMAMix:
         m_1 &\leftarrow \beta_1 m_1 + (1-\beta_1) g \\
         m_2 &\leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g \\
         \nu &\leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
-        \theta &\leftarrow \theta - \eta \Big( \frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
-                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta \Big)
+        \theta &\leftarrow \theta - \eta \Bigl( \frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta \Bigr)
 
     `step` is t of the bias corrections, `slow_step` is t of the schedules; they differ after a switch from AdamW.
     `slow_clip` and `gradient_limit` are not in the paper. The first bounds the slow part of each element of the update,

@@ -37,8 +37,8 @@ def alpha_at(t: float, alpha: float, T: int) -> float:
 def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
     r"""Decay of the slow EMA at step t: its half-life grows linearly from that of `start` to that of `beta3`.
 
-    .. math:: \beta_3^{(t)} = \min\Big(\exp\frac{\ln\beta_s\ln\beta_3}
-              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Big), \qquad \mu = t/T
+    .. math:: \beta_3^{(t)} = \min\Bigl(\exp\frac{\ln\beta_s\ln\beta_3}
+              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Bigr), \qquad \mu = t/T
 
     For start = 0 this is its limit, beta3^(1/mu). T = 0 means no warm-up.
 

@@ -39,8 +39,8 @@ def alpha_schedule(alpha: float | jax.Array, T: int | jax.Array) -> Callable[[An
 def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | jax.Array) -> Beta3Schedule:
     r"""Return the decay of the slow EMA as a function of the step t = 1, 2, ...
 
-    .. math:: \beta_3^{(t)} = \min\Big(\exp\frac{\ln\beta_s\ln\beta_3}
-              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Big), \qquad \mu = t/T
+    .. math:: \beta_3^{(t)} = \min\Bigl(\exp\frac{\ln\beta_s\ln\beta_3}
+              {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Bigr), \qquad \mu = t/T
 
     For start = 0 this is its limit, beta3^(1/mu). T = 0 means no warm-up.
 

@@ -29,8 +29,8 @@ class AdEMAMix(Optimizer):
         m_1 &\leftarrow \beta_1 m_1 + (1-\beta_1) g \qquad
         m_2 \leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g \qquad
         \nu \leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
-        \theta &\leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
-                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+        \theta &\leftarrow \theta - \eta\Bigl(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     >>> model = torch.nn.Linear(4, 1)
     >>> optimizer = AdEMAMix(model.parameters(), lr=1e-3, total_steps=1000)

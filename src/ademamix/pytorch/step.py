@@ -60,8 +60,8 @@ def ademamix_step(
         m_1 &\leftarrow \beta_1 m_1 + (1-\beta_1) g, \quad
         m_2 \leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g, \quad
         \nu \leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
-        \theta &\leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
-                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+        \theta &\leftarrow \theta - \eta\Bigl(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     Gradients are divided by `grad_scale`. `fast_starts` has the step at which m1 was empty, by position, for parameters
     whose beta1 was 0 until then: t of their m1 counts from there.

@@ -31,7 +31,7 @@ class AggMo(BatchedOptimizer):
 
     .. math::
         m_i \leftarrow \beta_i m_i + g \quad (1 \le i \le K) \qquad
-        \theta \leftarrow \theta - \eta\Big(\frac{1}{K} \sum_i m_i + \lambda\theta\Big)
+        \theta \leftarrow \theta - \eta\Bigl(\frac{1}{K} \sum_i m_i + \lambda\theta\Bigr)
 
     >>> point = torch.ones(2)
     >>> optimizer = AggMo([point], lr=0.1, betas=(0.0, 0.9))

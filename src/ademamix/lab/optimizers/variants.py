@@ -31,7 +31,7 @@ class AdamWScheduledBeta1(BatchedOptimizer):
         m &\leftarrow \beta_1^{(t)} m + (1-\beta_1^{(t)}) g \qquad
         w \leftarrow \beta_1^{(t)} w + (1-\beta_1^{(t)}) \qquad
         \nu \leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
-        \theta &\leftarrow \theta - \eta\Big(\frac{m/w}{\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+        \theta &\leftarrow \theta - \eta\Bigl(\frac{m/w}{\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     The paper leaves the bias correction open. Here w is the weight that all gradients have in m together: it is AdamW's
     :math:`1-\beta_1^t` for a constant beta1. With a beta1 that has grown to be slow, :math:`1-(\beta_1^{(t)})^t` would
@@ -94,8 +94,8 @@ class ConvexMix(BatchedOptimizer):
         m_1 &\leftarrow \beta_1 m_1 + (1-\beta_1) g \qquad
         m_2 \leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g \qquad
         \nu \leftarrow \beta_2 \nu + (1-\beta_2) g^2 \\
-        \theta &\leftarrow \theta - \eta\Big(\frac{(1-\alpha^{(t)})\, m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
-                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+        \theta &\leftarrow \theta - \eta\Bigl(\frac{(1-\alpha^{(t)})\, m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     With ``matches_ademamix=True``, `alpha` is AdEMAMix's, and the schedules are those that make the two equal. They
     take the place of alpha and, except in weight decay, of the learning rate:
@@ -162,8 +162,8 @@ class Ad3EMAMix(BatchedOptimizer):
         m_2 \leftarrow \beta_3^{(t)} m_2 + (1-\beta_3^{(t)}) g \qquad
         m_3 \leftarrow \beta_4^{(t)} m_3 + (1-\beta_4^{(t)}) g \\
         \nu &\leftarrow \beta_2 \nu + (1-\beta_2) g^2 \qquad
-        \theta \leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} (m_2 + m_3)}
-                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+        \theta \leftarrow \theta - \eta\Bigl(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} (m_2 + m_3)}
+                 {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     `betas` are beta1 to beta4; alpha is the paper's for this experiment.
 
