@@ -163,3 +163,12 @@ def test_dynamic_levels_are_those_of_bitsandbytes():
     assert len(levels(True).unique()) == len(levels(False).unique()) == 256
     assert levels(True).min() > -1 == -levels(True).max()  # there is a 1, and no -1
     assert levels(False)[:2].tolist() == [0.0, pytest.approx(3.25e-7)]
+
+
+def test_precision(run_quickly):
+    printed, told, stored = run_quickly("precision")
+    errors = {name: part["theta"] for name, part in stored["parts"].items()}
+    assert f"{errors['Optax']:.1e}" in printed
+    assert max(errors[name] for name in errors if name.startswith(("PyTorch", "Optax"))) < 1e-4  # of the way of 20 steps
+    assert errors["bf16 parameter, `stochastic_rounding=False`"] > 0.05
+    assert "left" in told

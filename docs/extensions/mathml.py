@@ -1,4 +1,4 @@
-"""Formulas as MathML, converted by Docutils when the site is built: browsers draw them, without scripts or a network."""
+"""Formulas as MathML, converted by Docutils when the site is built: browsers draw it, without scripts or a network."""
 
 from __future__ import annotations
 

@@ -75,7 +75,9 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     report.parent.mkdir(exist_ok=True)
     shutil.copyfile(Path(app.srcdir, "report", "index.html"), report)
     data = json.dumps(explorer_data(), separators=(",", ":"))
-    Path(app.outdir, "_static", "explorer", "data.js").write_text(f'"use strict";\nvar ademamix = {{ data: {data} }};\n')
+    Path(app.outdir, "_static", "explorer", "data.js").write_text(
+        f'"use strict";\nvar ademamix = {{ data: {data} }};\n'
+    )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
