@@ -13,8 +13,10 @@ project = "ademamix"
 author = "the developers of ademamix"
 release = ademamix.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "site_files"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "plain_attributes", "site_files"]
 exclude_patterns = ["report"]
+default_role = "code"  # single backticks in docstrings
+highlight_language = "text"  # of blocks that state none: commands and their output
 html_theme = "furo"
 html_title = f"ademamix {release}"
 html_static_path = ["_static"]
@@ -29,3 +31,4 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"

@@ -77,7 +77,7 @@ def recommend(
     >>> plan.betas, plan.alpha, plan.alpha_warmup
     ((0.9, 0.999, 0.9975), 5.0, 10000)
     >>> print(plan.reasons[0])
-    beta3 = 0.9975: it remembers 400 steps, 4% of the run, half-life 276 steps (our rule, docs/pytorch.md)
+    beta3 = 0.9975: it remembers 400 steps, 4% of the run, half-life 276 steps (our rule, docs/settings.md)
     >>> recommend("open", parameters=8_000_000_000, schedule="wsd").alpha_warmup
     100000
 
@@ -135,7 +135,7 @@ def _beta3(beta3: float) -> Reason:
             "beta3", f"{beta3:g}", f"{memory}, no more than m1: the run is too short for a slow average", OURS
         )
     share = f"{HORIZON_FRACTION:.0%} of the run, half-life {half_life(beta3):,.0f} steps"
-    return Reason("beta3", f"{beta3:g}", f"{memory}, {share}", "our rule, docs/pytorch.md")
+    return Reason("beta3", f"{beta3:g}", f"{memory}, {share}", "our rule, docs/settings.md")
 
 
 def _alpha(steps: int | Literal["open"], parameters: int | None, phase: str, schedule: str) -> tuple[float, Reason]:

@@ -26,7 +26,7 @@ class ReferenceAdEMAMix:
 
     `step` is t of the bias corrections, `slow_step` is t of the schedules; they differ after a switch from AdamW.
     `slow_clip` and `gradient_limit` are not in the paper. The first bounds the slow part of each element of the update,
-    |alpha m2| / (sqrt(nu_hat) + eps). The second is 2^62 where this follows fp32 arithmetic, in which squares of
+    ``|alpha m2| / (sqrt(nu_hat) + eps)``. The second is 2^62 where this follows fp32 arithmetic, in which squares of
     gradients above 1.8e19 are not finite, and infinite elsewhere.
 
     >>> optimizer = ReferenceAdEMAMix([1.0, -2.0], lr=0.1, betas=(0.9, 0.999, 0.9999), alpha=5.0)

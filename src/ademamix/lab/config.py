@@ -103,7 +103,7 @@ class Images(Config):
 
     kind: Literal["images"]
     source: str = "digits"
-    """"digits" (scikit-learn's), "cifar10", a folder with train/CLASS/*.png or CIFAR-10's files, or "hub:NAME"."""
+    """"digits" (scikit-learn's), "cifar10", a folder with `train/CLASS/*.png` or CIFAR-10's files, or "hub:NAME"."""
     augment: bool = True
     examples: Positive | None = None
     """How many training images to take at most: a fixed draw, in which fewer are always among more."""
