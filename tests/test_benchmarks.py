@@ -169,6 +169,8 @@ def test_precision(run_quickly):
     printed, told, stored = run_quickly("precision")
     errors = {name: part["theta"] for name, part in stored["parts"].items()}
     assert f"{errors['Optax']:.1e}" in printed
-    assert max(errors[name] for name in errors if name.startswith(("PyTorch", "Optax"))) < 1e-4  # of the way of 20 steps
+    assert (
+        max(errors[name] for name in errors if name.startswith(("PyTorch", "Optax"))) < 1e-4
+    )  # of the way of 20 steps
     assert errors["bf16 parameter, `stochastic_rounding=False`"] > 0.05
     assert "left" in told

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from ademamix.lab.report import page as report
 from ademamix.lab.report.charts import Grid, Lines, Series, plain
 from ademamix.lab.report.page.sources import Results
 from ademamix.lab.report.page.watch import save
 from ademamix.lab.reproduction.claims import FAILS, OPEN
+from browser import PHONE, chromium, luminance, watched
 from page_samples import NAN, claim, losses, panel, write_panels
 
 pytestmark = pytest.mark.programs
 
-OFFLINE = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-)
-PHONE = {"width": 360, "height": 740}
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=shutil.which("chromium"), args=OFFLINE)
-        yield chromium
-        chromium.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -52,21 +42,6 @@ def opened(browser: Browser, file: Path, request: pytest.FixtureRequest) -> Iter
     """The page without a network; a test that leaves an error in the console fails."""
     with watched(browser, file, **getattr(request, "param", {})) as page:
         yield page
-
-
-@contextlib.contextmanager
-def watched(browser: Browser, file: Path, **options: Any) -> Iterator[Page]:
-    """Open a file without a network, and fail if the browser complains."""
-    complaints: list[str] = []
-    context = browser.new_context(offline=True, **options)
-    page = context.new_page()
-    page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("requestfailed", lambda failed: complaints.append(failed.url))
-    page.goto(file.as_uri())
-    yield page
-    context.close()
-    assert complaints == []
 
 
 def plot(page: Page, number: int) -> Locator:
@@ -182,11 +157,6 @@ def test_a_phone_shows_it_without_scrolling_sideways(opened: Page) -> None:
     curve = plot(opened, 0)
     curve.tap(position={"x": 100, "y": 150})
     expect(curve.locator("svg")).to_be_visible()
-
-
-def luminance(page: Page, colour: str, of: str) -> float:
-    found = page.evaluate("([colour, of]) => getComputedStyle(document.querySelector(of))[colour]", [colour, of])
-    return sum(map(float, re.findall(r"[\d.]+", found)[:3])) / 3
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,4 @@ SCALES: dict[ScaleName, Scale] = {
     "laptop": Scale("laptop", seeds=(1, 2, 3), rounds=tuning.ROUNDS),
     "paper": Scale("paper", seeds=(1,), rounds=0),
 }
+"""The scales by name."""

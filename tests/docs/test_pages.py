@@ -1,0 +1,122 @@
+"""The numbers, names and figures of the pages against the code and the results that they are of."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import runpy
+from pathlib import Path
+
+import optax
+import pytest
+from transformers.training_args import OptimizerNames
+
+from ademamix import half_life
+from ademamix.lab.recipes import RECIPES
+from ademamix.published import APERTUS_SFT, RUNS, PublishedRun
+from ademamix.pytorch.integrations.huggingface import read_optim_args
+from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def table(page: str, section: str) -> list[list[str]]:
+    """Return the rows of the first table of a section, without its header; links are their texts."""
+    lines = text_of(page).split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    _header, _rule, *rows = (line for line in lines if line.startswith("|"))
+    cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
+    return [[re.sub(r"\[(.+)\]\(.+\)", r"\1", cell) for cell in row] for row in cells]
+
+
+def counted(number: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size and number % (size // 100) == 0:
+            return f"{number / size:g}{unit}"
+    return f"{number:,}"
+
+
+def ranged(values: tuple[float, float], *, form: str = "{:g}") -> str:
+    return " to ".join(dict.fromkeys(form.format(value) for value in values))
+
+
+def row_of(run: PublishedRun) -> list[str]:
+    source = run.source.split(",")[0] + (", fine-tuning" if run.source == APERTUS_SFT else "")
+    return [
+        source,
+        counted(run.parameters),
+        " to ".join(dict.fromkeys(map(counted, run.steps))),
+        run.schedule,
+        f"{run.lr:g}",
+        ranged(run.beta3),
+        ranged(run.alpha),
+        "the run" if run.warmup is None else counted(run.warmup),
+        f"{run.clip:g}",
+        "not stated" if run.weight_decay is None else f"{run.weight_decay:g}",
+    ]
+
+
+def test_published_settings() -> None:
+    assert table("settings.md", "Published settings") == [row_of(run) for run in RUNS]
+
+
+def test_beta3_by_the_length_of_the_run() -> None:
+    rows = table("settings.md", "beta3 and the length of the run")
+    assert [row[1:] for row in rows] == [
+        [f"{beta3:g}", f"{1 / (1 - beta3):,.0f}", f"{half_life(beta3):,.0f}"]
+        for beta3 in (beta3_for_horizon(int(row[0].split()[0].replace(",", "")), 0.9) for row in rows)
+    ]
+    longest = int(rows[-1][0].split()[0].replace(",", ""))
+    assert beta3_for_horizon(longest, 0.9) == PAPER_BETA3 > beta3_for_horizon(longest - 1, 0.9)
+
+
+@pytest.mark.parametrize("page", ["idea.md", "optax.md", "pytorch.md", "settings.md"])
+def test_the_rule_is_that_of_the_code(page: str) -> None:
+    text = text_of(page)
+    stated = re.findall(r"1/\(([\d.]+) T\)", text)
+    assert stated
+    assert set(stated) == {f"{HORIZON_FRACTION:g}"}
+    assert set(re.findall(r"(\d+)% of\s+the run", text)) <= {f"{HORIZON_FRACTION * 100:g}"}
+
+
+def test_precision() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "precision.json").read_text())["parts"]
+    rows = [[name, f"{part['theta']:.1e}", f"{part['slow']:.1e}"] for name, part in measured.items()]
+    assert table("precision.md", "How far from exact") == rows
+
+
+def test_recipes() -> None:
+    assert table("recipes.md", "The recipes") == [
+        [f"`{name}`", recipe.summary, ", ".join(f"`{label}`" for label in recipe.labels), recipe.laptop]
+        for name, recipe in RECIPES.items()
+    ]
+
+
+def test_figures_are_up_to_date(tmp_path: Path) -> None:
+    runpy.run_path(str(DOCS / "figures" / "make.py"))["main"](tmp_path)
+    drawn = sorted(tmp_path.iterdir())
+    assert drawn
+    assert [file.name for file in drawn if file.read_bytes() != (DOCS / "figures" / file.name).read_bytes()] == []
+
+
+def test_arguments_of_optax() -> None:
+    """Those that are installed with the tests; the others were read from packages that are not."""
+    stated = [row[1] for row in table("migrating.md", "Optax's own `optax.contrib.ademamix`")]
+    named = dict(re.findall(r"`(\w+)(?:=([\d.e-]+))?`", " ".join(stated)))
+    found = inspect.signature(optax.contrib.ademamix).parameters
+    assert set(named) == set(found)
+    for name, default in named.items():
+        assert not default or float(default) == found[name].default
+
+
+def test_names_of_transformers() -> None:
+    section = text_of("migrating.md").split("## Hugging Face Trainer's `optim`")[1].split("\n## ")[0]
+    stated = set(re.findall(r'"((?:paged_)?ademamix\w*)"', section))
+    assert stated == {name.value for name in OptimizerNames if "ademamix" in name.value}
+    names = re.findall(r"`(\w+)`", section.split("The names of `optim_args` are understood as they are:")[1])
+    assert read_optim_args(", ".join(f"{name}=1" for name in names))
