@@ -56,6 +56,7 @@ def test_python_in_the_documentation(page, monkeypatch):
 def test_no_page_is_left_out():
     names = {page.name for page in PAGES if blocks_of(page)}
     assert {"README.md", "pytorch.md", "integrations.md", "memory.md", "storage.md", "optax.md", "lab.md"} <= names
+    assert {"start.md", "settings.md", "switching.md", "distributed.md", "migrating.md", "idle.md"} <= names
 
 
 def test_the_versions_of_trainers_are_those_that_are_installed():

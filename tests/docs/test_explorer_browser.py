@@ -163,11 +163,21 @@ def test_mistakes_are_named(opened: Page, label: str, text: str, sentence: str) 
     expect(opened.get_by_role("alert")).to_be_empty()
 
 
-SLIDERS = ("mix-beta1", "mix-beta3", "mix-alpha", "mix-T", "mix-lr", "adam-beta1", "adam-lr", "step")
+LEFT, RIGHT = "ArrowLeft", "ArrowRight"
+SLIDERS = {
+    "mix-beta1": LEFT,
+    "mix-beta3": RIGHT,
+    "mix-alpha": LEFT,
+    "mix-T": RIGHT,
+    "mix-lr": LEFT,
+    "adam-beta1": RIGHT,
+    "adam-lr": LEFT,
+    "step": "PageDown",
+}
 
 
 def drawing(page: Page) -> list[str | None]:
-    return [curve.get_attribute("d") for curve in page.locator("#explorer path.curve").all()]
+    return [curve.get_attribute("d") for curve in page.locator("#descents path.curve").all()]
 
 
 def slider(page: Page, name: str) -> Locator:
@@ -180,7 +190,7 @@ def test_the_keyboard_moves_sliders_and_the_drawing_follows(opened: Page, name: 
     assert len(before) == 6
     slider(opened, name).focus()
     value = slider(opened, name).get_attribute("aria-valuetext")
-    opened.keyboard.press("PageDown" if name == "step" else "ArrowLeft" if name != "mix-T" else "ArrowRight")
+    opened.keyboard.press(SLIDERS[name])
     assert slider(opened, name).get_attribute("aria-valuetext") != value
     assert drawing(opened) != before
     assert opened.locator("#distances").get_attribute("aria-label") != label
@@ -188,9 +198,9 @@ def test_the_keyboard_moves_sliders_and_the_drawing_follows(opened: Page, name: 
 
 
 def test_everything_is_labelled(opened: Page) -> None:
-    for control in opened.locator("#explorer input, #explorer select, #calculator input, #calculator select").all():
+    for control in opened.locator("#descents input, #descents select, #calculator input, #calculator select").all():
         assert control.evaluate("control => control.labels.length") == 1
-    for figure in opened.locator("#explorer svg").all():
+    for figure in opened.locator("#descents svg").all():
         assert figure.get_attribute("role") == "img"
         assert len(figure.get_attribute("aria-label") or "") > 40
 
@@ -254,6 +264,13 @@ def test_no_page_complains_or_scrolls_sideways_on_a_phone(browser: Browser, site
     for file in files:
         with watched(browser, file, viewport=PHONE, is_mobile=True) as page:
             assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], file.name
+
+
+@pytest.mark.parametrize("opened", [{"viewport": PHONE, "is_mobile": True, "has_touch": True}], indirect=True)
+def test_on_a_phone_the_map_stays_in_sight_of_the_sliders(opened: Page) -> None:
+    for name in SLIDERS:
+        slider(opened, name).scroll_into_view_if_needed()
+        expect(opened.locator("#landscape")).to_be_in_viewport(ratio=0.9)
 
 
 def test_the_calculator_is_beside_the_settings_too(browser: Browser, site: Path) -> None:

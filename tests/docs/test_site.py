@@ -28,12 +28,13 @@ class Reader(HTMLParser):
         super().__init__()
         self.links: list[str] = []
         self.loaded: list[str] = []
-        self.ids: set[str] = set()
+        self.ids: list[str] = []
         self.images: list[dict[str, str | None]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
-        self.ids |= {value for name in ("id", "name") if (value := found.get(name))}
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
         if tag == "a" and found.get("href"):
             self.links.append(str(found["href"]))
         if tag in LOADED and found.get(LOADED[tag]):
@@ -83,6 +84,11 @@ def test_a_broken_link_is_noticed(site: Path) -> None:
     for address in ("nothing.html", "start.html#nothing", "#nothing", "http://insecure.org", "https://nowhere"):
         assert Reference(index, address).broken(), address
     assert not Reference(index, "start.html#the-one-thing-to-know").broken()
+
+
+def test_anchors_are_unique(site: Path) -> None:
+    for page in pages(site):
+        assert sorted(read(page).ids) == sorted(set(read(page).ids)), page.name
 
 
 def test_nothing_comes_from_the_network(site: Path) -> None:

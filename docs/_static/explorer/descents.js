@@ -39,6 +39,7 @@
   let contours = {};
 
   function draw() {
+    if (find("landscape").clientWidth === 0) return; // not laid out yet; the observer will call again
     const problem = ademamix.problems[find("problem").value];
     const momentum = problem.momenta[find("momentum").value] ?? [0, 0];
     const t = read("step");
@@ -48,7 +49,7 @@
     const distances = Object.fromEntries(
       Object.entries(paths).map(([name, points]) => [name, points.map(([x, y]) => Math.hypot(x - problem.minimum[0], y - problem.minimum[1]))]),
     );
-    for (const slider of document.querySelectorAll("#explorer input[type=range]")) {
+    for (const slider of document.querySelectorAll("#descents input[type=range]")) {
       const text = described(slider.id, read(slider.id));
       find(`${slider.id}-value`).textContent = text;
       slider.setAttribute("aria-valuetext", text);
@@ -142,14 +143,14 @@
 
   function start() {
     for (const [id, values] of Object.entries(VALUES)) Object.assign(find(id), { min: 0, max: values.length - 1, step: 1 });
-    find("explorer").addEventListener("input", (event) => {
+    find("descents").addEventListener("input", (event) => {
       if (playing !== null) stop();
       if (event.target.id === "problem") {
         return choose(event.target.value === "rosenbrock" ? "rosenbrock" : "astray");
       }
       draw();
     });
-    for (const button of document.querySelectorAll("#explorer [data-preset]")) {
+    for (const button of document.querySelectorAll("#descents [data-preset]")) {
       button.addEventListener("click", () => choose(button.dataset.preset));
     }
     find("play").addEventListener("click", play);
