@@ -12,10 +12,11 @@ import optax
 import pytest
 from transformers.training_args import OptimizerNames
 
-from ademamix import half_life
+from ademamix import half_life, recommend
 from ademamix.lab.recipes import RECIPES
 from ademamix.published import APERTUS_SFT, RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
+from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
 from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,25 @@ def test_the_rule_is_that_of_the_code(page: str) -> None:
     assert stated
     assert set(stated) == {f"{HORIZON_FRACTION:g}"}
     assert set(re.findall(r"(\d+)% of\s+the run", text)) <= {f"{HORIZON_FRACTION * 100:g}"}
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("start.md", "fewer than"), ("idea.md", "Below"), ("troubleshooting.md", "Below")]
+)
+def test_the_shortest_run_is_that_of_the_code(page: str, words: str) -> None:
+    assert f"{words} {SHORTEST_RUN:,} steps" in text_of(page)
+
+
+def test_settings_in_short() -> None:
+    rows = {row[0]: row[1:] for row in table("settings.md", "In short")}
+    short, long, tuned = recommend(LONG_RUN - 1), recommend(LONG_RUN), recommend(LONG_RUN, parameters=LARGE_MODEL)
+    large = f"{long.alpha:g} in pre-training from {LONG_RUN:,} steps on and in fine-tuning"
+    assert rows["alpha"] == [
+        f"{short.alpha:g}",
+        f"{large}; {tuned.alpha:g} from {LARGE_MODEL // 10**9}B parameters on with a cosine",
+    ]
+    assert recommend(LONG_RUN - 1, phase="finetune").alpha == long.alpha
+    assert rows["learning rate"][0].startswith("half") == (short.lr_factor == long.lr_factor == 0.5)
 
 
 def test_precision() -> None:
