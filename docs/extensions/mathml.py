@@ -29,8 +29,8 @@ def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
 
 
 def visit_math_block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula of its own. It scrolls if it is wider than a phone, and can then be reached by the keyboard."""
-    translator.body.append(translator.starttag(node, "div", CLASS="formula", tabindex="0"))
+    """Write a formula of its own, in a box that scrolls where a phone is narrower."""
+    translator.body.append(translator.starttag(node, "div", CLASS="formula"))
     translator.body.append(converted(node, as_block=True) + "</div>\n")
     raise nodes.SkipNode
 
