@@ -57,6 +57,14 @@ def test_closing_ends_it():
     assert seen == [2, 4]
 
 
+def test_it_looks_by_hand_alone_if_asked_to():
+    seen = []
+    monitor, _ = run(4, {"every": None}, log=lambda values, step: seen.append(step))
+    assert seen == []
+    monitor.look()
+    assert seen == [4]
+
+
 def test_groups_have_names_of_their_own_also_one_that_joins_later():
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizer = AdEMAMix(params[:1], total_steps=10)
@@ -177,9 +185,11 @@ def names(monitor):
     return [sign.name for sign in monitor.signs]
 
 
-def test_updates_that_grow_without_schedules():
-    with pytest.warns(UserWarning, match=r"updates grow early.*Pass total_steps=") as caught:
-        monitor, _ = run(800, {"every": 20}, betas=(0.9, 0.999, 0.999), total_steps=None, **UNSCHEDULED)
+@pytest.mark.parametrize("horizon", [None, 10_000])
+def test_updates_that_grow_without_schedules(horizon):
+    advice = "Leave out alpha_warmup and beta3_warmup" if horizon else "Pass total_steps="
+    with pytest.warns(UserWarning, match=f"updates grow early.*{advice}") as caught:
+        monitor, _ = run(800, {"every": 20}, betas=(0.9, 0.999, 0.999), total_steps=horizon, **UNSCHEDULED)
     assert names(monitor) == ["growing-updates"]
     assert len(caught) == 1  # each sign once
     assert str(monitor.signs[0]) in str(caught[0].message)
@@ -239,7 +249,7 @@ def test_gradients_that_are_not_finite(nonfinite, name, advice):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"every": 0}, ValueError, "every must be at least 1, got 0"),
+        ({"every": 0}, ValueError, "every must be at least 1, or None, got 0"),
         ({"share": 0.0}, ValueError, r"share must be above 0, got 0\.0"),
         ({"share": math.nan}, ValueError, "share must be above 0, got nan"),
         ({"log": "out"}, TypeError, r"log must be a SummaryWriter, a run of wandb or a function .*, got str"),

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from ademamix.pytorch.optimizer import AdEMAMix
@@ -53,7 +54,7 @@ class Monitor:
         optimizer: the one to follow.
         log: where values go: a TensorBoard ``SummaryWriter``, a run of Weights & Biases, any function of
             (values, step), or None to warn only.
-        every: the number of steps between two looks, at least.
+        every: the number of steps between two looks, at least. None looks only when :meth:`look` is called.
         share: of the time of training, which looks may take. ``math.inf`` looks after every `every` steps.
         prefix: the first part of the names that are logged. With several groups their number follows.
     """
@@ -63,22 +64,25 @@ class Monitor:
         optimizer: AdEMAMix,
         log: Any = None,
         *,
-        every: int = EVERY,
+        every: int | None = EVERY,
         share: float = SHARE,
         prefix: str = "ademamix",
     ) -> None:
         if not isinstance(optimizer, AdEMAMix):
             raise TypeError(f"optimizer must be an ademamix.AdEMAMix, got {type(optimizer).__name__}")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, or None, got {every}")
         if not share > 0:
             raise ValueError(f"share must be above 0, got {share}")
         self.signs: list[Sign] = []
-        self._optimizer, self._send, self._every, self._prefix = optimizer, sender(log), every, prefix
+        self._optimizer, self._send, self._prefix = optimizer, sender(log), prefix
         self._budget = Budget(share)
         self._steps = 0
         self._watches: list[Watch] = []
-        self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._following = ExitStack()
+        if every is not None:
+            hook = optimizer.register_step_post_hook(lambda *_: self._after_step(every))
+            self._following.callback(hook.remove)
 
     def look(self) -> dict[str, float]:
         """Look now: log, warn, and return what was logged; values that are not numbers are left out."""
@@ -94,12 +98,12 @@ class Monitor:
 
     def close(self) -> None:
         """Stop following the optimizer."""
-        self._hook.remove()
+        self._following.close()
 
-    def _after_step(self) -> None:
+    def _after_step(self, every: int) -> None:
         self._steps += 1
         now = time.perf_counter()
-        if self._budget.allows(now, self._steps) and self._steps % self._every == 0:
+        if self._budget.allows(now, self._steps) and self._steps % every == 0:
             self.look()
             self._budget.spend(time.perf_counter() - now)
 

@@ -134,8 +134,9 @@ def _is_early(group: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
 def _slower(group: Mapping[str, Any]) -> str:
     """Say how the slow average gains influence more slowly, given what the group does now."""
     if group["alpha_warmup"] and group["beta3_warmup"]:
-        return "Lengthen alpha_warmup and beta3_warmup, lower alpha or the learning rate, or clip gradients."
-    return (
-        "Pass total_steps=<steps of the run>, so that alpha and beta3 rise over all of it, lower alpha or the learning "
-        "rate, or clip gradients."
-    )
+        first = "Lengthen alpha_warmup and beta3_warmup"
+    elif group["total_steps"]:
+        first = "Leave out alpha_warmup and beta3_warmup, so that alpha and beta3 rise over total_steps"
+    else:
+        first = "Pass total_steps=<steps of the run>, so that alpha and beta3 rise over all of it"
+    return f"{first}; or lower alpha or the learning rate, or clip gradients."
