@@ -23,6 +23,7 @@ from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Place, Rows, Tensors
 
 BLOCKS_PER_PROGRAM = 8
+THREADS_PER_PROGRAM = 128  # so that each has 8 elements, which are 16 bytes in bf16
 PLAIN, BF16, CODED = 0, 1, 2
 STORAGES = {torch.bfloat16: BF16, dtype_of(SLOW): CODED}  # by the dtype of the slow average; all others are plain
 VECTOR_BYTES = 16  # moved by a thread at once, if addresses and rows are multiples of it
@@ -147,7 +148,15 @@ def _launch(
     bucket: Bucket, variant: Variant, programs: int, table: Tensor, coefficients: Tensor, grad_scale: Tensor | None
 ) -> None:
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
-    kernels.step[(programs,)](table, len(table), coefficients, grad_scale, kernels.instance(bucket, variant))
+    launch = kernels.step[(programs,)]
+    instance = kernels.instance(bucket, variant)
+    launch(table, len(table), coefficients, grad_scale, instance, num_warps=warps(table.device))
+
+
+def warps(device: torch.device) -> int:
+    """Return the warps of a program; those of AMD's large GPUs have 64 threads."""
+    size = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
+    return THREADS_PER_PROGRAM // size
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:
