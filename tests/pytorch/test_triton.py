@@ -1,14 +1,10 @@
 """The Triton kernel in Triton's interpreter, on CPU tensors: against the oracle, and bit by bit against `single`.
 
-What is not tested is what takes a GPU: running the compiled kernel, capturing it in a CUDA graph, and its speed.
+`test_triton_compiled.py` has it as machine code. What is not tested is what takes a GPU: running the compiled kernel,
+capturing it in a CUDA graph, and its speed.
 """
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -339,48 +335,3 @@ def test_without_triton_fused_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(step, "has_triton", False)
     with pytest.raises(RuntimeError, match="pip install triton"):
         make([torch.ones(3, requires_grad=True)], fused=True)
-
-
-COMPILE = """
-import re, sys
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from ademamix.pytorch import triton_kernels
-from ademamix.pytorch.step_triton import Bucket, Variant
-
-names = triton_kernels.step.arg_names
-pointers = {"table": "*i64", "count": "i32", "coefficients": "*fp64"}
-for param, slow, has_fast, skips, maximize in (
-    (torch.float32, torch.float32, True, False, False),
-    (torch.float64, torch.float64, True, True, True),
-    (torch.bfloat16, torch.bfloat16, True, False, True),
-    (torch.float16, torch.int16, False, True, False),
-    (torch.bfloat16, torch.int16, True, True, False),
-):
-    for alignment, scale, capability in ((16, "*fp32", 90), (1, None, 80)):
-        bucket = Bucket(param, param, slow, alignment)
-        constants = {"INSTANCE": triton_kernels.instance(bucket, Variant(has_fast, skips, True, maximize))}
-        types = {**pointers, "grad_scale": scale} if scale else pointers
-        if not scale:
-            constants["grad_scale"] = None
-        signature = {name: types.get(name, "constexpr") for name in names}
-        aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in ("table", "coefficients")}
-        source = ASTSource(triton_kernels.step, signature, constants, aligned)
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
-        assert compiled.asm["cubin"]
-        ptx = compiled.asm["ptx"]
-        # neither flushed subnormals nor approximate division would be the spec's
-        assert not re.search("ftz|approx|div.full", ptx), bucket
-        assert ("v4.b32" in ptx or "v2.b64" in ptx) == (alignment == 16), bucket
-        print("compiled")
-"""
-
-
-def test_the_kernel_compiles_to_machine_code(tmp_path):
-    """Triton's compiler and ptxas need no GPU. Elements are moved 16 bytes at a time where alignment allows it."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(step.__file__).parents[2])}
-    run = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["compiled"] * 10

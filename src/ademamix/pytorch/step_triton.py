@@ -23,7 +23,6 @@ from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Place, Rows, Tensors
 
 BLOCKS_PER_PROGRAM = 8
-THREADS_PER_PROGRAM = 128  # so that each has 8 elements, which are 16 bytes in bf16
 PLAIN, BF16, CODED = 0, 1, 2
 STORAGES = {torch.bfloat16: BF16, dtype_of(SLOW): CODED}  # by the dtype of the slow average; all others are plain
 VECTOR_BYTES = 16  # moved by a thread at once, if addresses and rows are multiples of it
@@ -150,13 +149,18 @@ def _launch(
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
     launch = kernels.step[(programs,)]
     instance = kernels.instance(bucket, variant)
-    launch(table, len(table), coefficients, grad_scale, instance, num_warps=warps(table.device))
+    # those of AMD's large GPUs have 64 threads
+    warp = torch.cuda.get_device_properties(table.device).warp_size if table.is_cuda else 32
+    launch(table, len(table), coefficients, grad_scale, instance, num_warps=threads(bucket) // warp)
 
 
-def warps(device: torch.device) -> int:
-    """Return the warps of a program; those of AMD's large GPUs have 64 threads."""
-    size = torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
-    return THREADS_PER_PROGRAM // size
+def threads(bucket: Bucket) -> int:
+    """Return the threads of a program.
+
+    Of 128, each has 8 elements, which are 16 bytes in bf16. It has half as many where elements are moved one by one, or
+    are in fp64: there, 8 would take so many registers that few programs are on a multiprocessor at once.
+    """
+    return 128 if bucket.alignment == VECTOR_BYTES and bucket.slow != torch.float64 else 256
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:
