@@ -6,6 +6,8 @@ capturing it in a CUDA graph, and its speed.
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
@@ -302,6 +304,27 @@ def test_compiled_steps_go_through_the_operator(monkeypatch):
         results.append([param.detach() for param in params])
     for actual, expected in zip(*results, strict=True):
         assert_nearly_same(actual, expected, "compiled")
+
+
+def test_programs_have_fewer_elements_per_thread_where_those_take_more_registers(monkeypatch):
+    """In the interpreter nothing else shows it. A warp has 32 threads."""
+    launched = []
+    kernel = importlib.import_module("ademamix.pytorch.triton_kernels").step
+
+    class Noted:
+        def __getitem__(self, grid):
+            def launch(*args, num_warps):
+                launched.append(num_warps)
+                kernel[grid](*args, num_warps=num_warps)
+
+            return launch
+
+    monkeypatch.setattr("ademamix.pytorch.triton_kernels.step", Noted())
+    for shape, dtype in (((64, 64), torch.float32), ((41, 100), torch.float32), ((64, 64), torch.float64)):
+        param = torch.ones(shape, dtype=dtype, requires_grad=True)
+        param.grad = torch.ones_like(param)
+        make([param], fused=True).step()
+    assert launched == [4, 8, 8]
 
 
 def test_tables_in_kernel_arguments_are_exact():

@@ -149,7 +149,7 @@ def _launch(
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
     launch = kernels.step[(programs,)]
     instance = kernels.instance(bucket, variant)
-    # those of AMD's large GPUs have 64 threads
+    # 64 threads on some of AMD's GPUs
     warp = torch.cuda.get_device_properties(table.device).warp_size if table.is_cuda else 32
     launch(table, len(table), coefficients, grad_scale, instance, num_warps=threads(bucket) // warp)
 
