@@ -38,9 +38,10 @@ test-programs: $(INSTALLED)
 	dpkg -s $(PROGRAMS) >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq $(PROGRAMS))
 	ADEMAMIX_TEST_PROGRAMS=1 $(BIN)/python -m pytest -m programs tests $(ARGS)
 
-# The kernels for CUDA, in Triton's interpreter: no GPU, and no C++ core. Triton has an environment of its own, for it
-# takes 0.7 GB that nothing else here needs, apart from torchtitan.
-TRITON_TESTS := tests/pytorch/test_triton.py tests/pytorch/integrations/test_torchtitan.py tests/test_examples.py
+# The kernels for CUDA, in Triton's interpreter and compiled: no GPU, and no C++ core. Triton has an environment of its
+# own, for it takes 0.7 GB that nothing else here needs, apart from torchtitan.
+TRITON_TESTS := $(addprefix tests/,pytorch/test_triton.py pytorch/test_triton_compiled.py \
+  pytorch/integrations/test_torchtitan.py test_examples.py test_gpu_benchmark.py)
 test-triton: $(TRITON_INSTALLED)
 	TRITON_INTERPRET=1 PYTHONPATH=src $(TRITON_BIN)/python -m pytest -m triton $(TRITON_TESTS) $(ARGS)
 

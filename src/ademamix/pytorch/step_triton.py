@@ -147,7 +147,20 @@ def _launch(
     bucket: Bucket, variant: Variant, programs: int, table: Tensor, coefficients: Tensor, grad_scale: Tensor | None
 ) -> None:
     kernels: Any = importlib.import_module("ademamix.pytorch.triton_kernels")  # which imports triton
-    kernels.step[(programs,)](table, len(table), coefficients, grad_scale, kernels.instance(bucket, variant))
+    launch = kernels.step[(programs,)]
+    instance = kernels.instance(bucket, variant)
+    # 64 threads on some of AMD's GPUs
+    warp = torch.cuda.get_device_properties(table.device).warp_size if table.is_cuda else 32
+    launch(table, len(table), coefficients, grad_scale, instance, num_warps=threads(bucket) // warp)
+
+
+def threads(bucket: Bucket) -> int:
+    """Return the threads of a program.
+
+    Of 128, each has 8 elements, which are 16 bytes in bf16. It has half as many where elements are moved one by one, or
+    are in fp64: there, 8 would take so many registers that few programs are on a multiprocessor at once.
+    """
+    return 128 if bucket.alignment == VECTOR_BYTES and bucket.slow != torch.float64 else 256
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE = tl.constexpr(formats.WIDE_SQUARE.shift), t
 FIRST_WIDE_SCALE, LAST_WIDE_SCALE = tl.constexpr(formats.FIRST_WIDE_SCALE), tl.constexpr(formats.LAST_WIDE_SCALE)
 WIDE_BASE, WIDE_SHIFT = tl.constexpr(formats.WIDE_BASE), tl.constexpr(formats.WIDE_SHIFT)
 WIDE_CEILING = tl.constexpr((1 << formats.WIDE_SHIFT) - 1)  # makes the shift round up
+SIGN = tl.constexpr(-(1 << 31))  # the sign bit, as an int32
 WELL_RESOLVED = tl.constexpr(formats.WELL_RESOLVED)
 
 # The bits of a random word that round each code.
@@ -65,8 +66,8 @@ def decode_squares(codes, scale):
     """Return the values of second moments, of which some blocks are wide."""
     scale = scale.to(tl.int32)
     is_wide = (scale >= FIRST_WIDE_SCALE) & (scale <= LAST_WIDE_SCALE)
-    wide_units = _units(codes, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
-    units = tl.where(is_wide[:, None], wide_units, _units(codes, SQUARE_SHIFT, SQUARE_BASE))
+    shift, base = _square_code(is_wide)
+    units = _magnitudes(codes.to(tl.int32), shift, base)
     return units * _power_of_two(tl.where(is_wide, _wide_exponent(scale), scale))[:, None]
 
 
@@ -74,8 +75,14 @@ def decode_squares(codes, scale):
 def _units(codes, SHIFT: tl.constexpr, BASE: tl.constexpr):
     """Return the values that codes stand for in a block with the scale 1."""
     wide = codes.to(tl.int32)
-    magnitude = ((tl.abs(wide) << SHIFT) + BASE).to(tl.float32, bitcast=True) - _offset(BASE)
-    return tl.where(wide < 0, -magnitude, magnitude)
+    magnitude = _magnitudes(tl.abs(wide), SHIFT, tl.full((), BASE, tl.int32))
+    return (magnitude.to(tl.int32, bitcast=True) | (wide & SIGN)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _magnitudes(codes, shift, base):
+    """Return the values of codes that are not negative; the offset that `base` are the bits of is subtracted."""
+    return ((codes << shift) + base).to(tl.float32, bitcast=True) - base.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -91,7 +98,7 @@ def _encode(values, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
     finite = tl.where(tl.abs(values) < float("inf"), values, 0.0)
     magnitude = tl.abs(finite)
     scale = _scales(magnitude)
-    codes = _codes(magnitude, scale, noise, SHIFT, BASE)
+    codes = _codes(magnitude, scale, noise.to(tl.int32), SHIFT, tl.full((), BASE, tl.int32))
     return tl.where(finite < 0, -codes, codes), scale
 
 
@@ -105,10 +112,9 @@ def encode_squares(values, words):
     is_wide = smallest <= (scale - WELL_RESOLVED) << 23
     wide_scale = (scale - WIDE_BASE + WIDE_CEILING) >> WIDE_SHIFT
     wide_scale = tl.maximum(wide_scale, FIRST_WIDE_SCALE)
-    codes = _codes(squares, scale, noise, SQUARE_SHIFT, SQUARE_BASE)
-    wide_noise = noise << (WIDE_SQUARE_SHIFT - SQUARE_SHIFT)
-    wide_codes = _codes(squares, _wide_exponent(wide_scale), wide_noise, WIDE_SQUARE_SHIFT, WIDE_SQUARE_BASE)
-    codes = tl.where(is_wide[:, None], wide_codes, codes)
+    shift, base = _square_code(is_wide)
+    noise = noise.to(tl.int32) << (shift - SQUARE_SHIFT)
+    codes = _codes(squares, tl.where(is_wide, _wide_exponent(wide_scale), scale), noise, shift, base)
     return tl.where((codes == 0) & (squares > 0), 1, codes), tl.where(is_wide, wide_scale, scale)
 
 
@@ -120,21 +126,23 @@ def _scales(magnitude):
 
 
 @triton.jit
-def _codes(magnitude, exponent, noise, SHIFT: tl.constexpr, BASE: tl.constexpr):
+def _codes(magnitude, exponent, noise, shift, base):
+    """Return the codes of magnitudes; the offset that `base` are the bits of is added."""
     unit = tl.minimum(magnitude * _power_of_two(254 - exponent)[:, None], 1.0)
-    return ((unit + _offset(BASE)).to(tl.int32, bitcast=True) - BASE + noise.to(tl.int32)) >> SHIFT
+    return ((unit + base.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True) - base + noise) >> shift
+
+
+@triton.jit
+def _square_code(is_wide):
+    """Return the shift and the base of the codes of each block."""
+    shift = tl.where(is_wide, WIDE_SQUARE_SHIFT, SQUARE_SHIFT)[:, None]
+    return shift, tl.where(is_wide, WIDE_SQUARE_BASE, SQUARE_BASE)[:, None]
 
 
 @triton.jit
 def _wide_exponent(scale):
     """Return the biased exponent that the scale of a wide block stands for."""
     return (scale << WIDE_SHIFT) + WIDE_BASE
-
-
-@triton.jit
-def _offset(BASE: tl.constexpr):
-    """Return the number that is added to magnitudes, from its bits."""
-    return tl.full((), BASE, tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit

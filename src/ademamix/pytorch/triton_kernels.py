@@ -134,10 +134,10 @@ def step(
     """Update BLOCKS blocks of one tensor."""
     row = table + _tensor_of(tl.program_id(0), table, count) * COLUMNS
     c = coefficients + tl.load(row + POSITION) * NUMBERS
-    tile = _tile(tl.program_id(0), row, INSTANCE.alignment)
+    tile, rows_before = _tile(tl.program_id(0), row, INSTANCE.alignment)
     block, _, offsets, mask = tile
 
-    # All loads are before the first store: the compiler could not move them across it.
+    # All of these loads are before the first store: the compiler could not move them across it.
     before = _load(row + PARAM, offsets, mask, INSTANCE.param, INSTANCE.alignment).to(INSTANCE.compute)
     grad = _load(row + GRAD, offsets, mask, INSTANCE.grad, INSTANCE.alignment)
     if INSTANCE.grad == tl.float64 and INSTANCE.compute == tl.float32:
@@ -162,9 +162,9 @@ def step(
     slow = _lerp(slow, grad, slow_rate)
     square = _load_moment(row, tile, SQUARE, INSTANCE)
     square = _lerp(square, grad * grad, square_rate)
+    after = _descend(before, fast, slow, square, c, INSTANCE)
 
     words = block  # unused if moments are not rounded
-    rows_before = block // tl.load(row + BLOCKS_IN_ROW)
     if INSTANCE.storage != IS_PLAIN or INSTANCE.stochastic:
         key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
     if INSTANCE.storage != IS_PLAIN:
@@ -175,7 +175,6 @@ def step(
     _store_moment(row, tile, slow, words, SLOW, INSTANCE)
     _store_moment(row, tile, square, words, SQUARE, INSTANCE)
 
-    after = _descend(before, fast, slow, square, c, INSTANCE)
     if INSTANCE.skips:
         after = tl.where(finite, after, before)
         _count(mask & (finite == 0), row + SKIPPED)
@@ -208,15 +207,22 @@ def _tensor_of(program, table, count):
 
 @triton.jit
 def _tile(program, row, ALIGNMENT: tl.constexpr):
-    """Return the tile's blocks and which of them the tensor has, and the same for its elements."""
-    blocks = tl.load(row + BLOCKS_IN_ALL)
-    blocks_in_row = tl.load(row + BLOCKS_IN_ROW)
+    """Return the tile: its blocks, which of them the tensor has, and the same for elements; and the rows before blocks.
+
+    Blocks are numbered in 32 bits: 64-bit division takes many instructions. A tensor of more than 2^31 blocks would
+    have terabytes.
+    """
+    blocks = tl.load(row + BLOCKS_IN_ALL).to(tl.int32)
+    blocks_in_row = tl.load(row + BLOCKS_IN_ROW).to(tl.int32)
     row_size = tl.multiple_of(tl.load(row + ROW_SIZE), ALIGNMENT)
-    block = (program - tl.load(row + FIRST_PROGRAM)) * BLOCKS + tl.arange(0, BLOCKS)
-    column = (block % blocks_in_row * LANES)[:, None] + tl.arange(0, LANES)[None, :]
+    block = (program - tl.load(row + FIRST_PROGRAM).to(tl.int32)) * BLOCKS + tl.arange(0, BLOCKS)
+    rows_before = block // blocks_in_row
+    column = ((block - rows_before * blocks_in_row).to(tl.int64) * LANES)[:, None] + tl.arange(0, LANES)[None, :]
     block_mask = block < blocks
     mask = block_mask[:, None] & (column < row_size)
-    return block, block_mask, (block // blocks_in_row * row_size)[:, None] + column, mask
+    rows_before = rows_before.to(tl.int64)
+    tile = (block, block_mask, (rows_before * row_size)[:, None] + column, mask)
+    return tile, rows_before
 
 
 @triton.jit
@@ -254,8 +260,9 @@ def _rates(c, finite, COMPUTE: tl.constexpr, SKIPS: tl.constexpr):
 
 @triton.jit
 def _lerp(start, end, rate):
-    """Interpolate like torch.lerp, which is exact at both ends."""
-    return tl.where(rate < 0.5, start + rate * (end - start), end - (end - start) * (1.0 - rate))
+    """Interpolate like torch.lerp, from the nearer end, which makes both ends exact."""
+    is_small = rate < 0.5
+    return tl.where(is_small, start, end) + tl.where(is_small, rate, rate - 1.0) * (end - start)
 
 
 @triton.jit
