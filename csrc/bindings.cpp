@@ -12,6 +12,7 @@
 #include "state_layout.h"
 #include "step.h"
 #include "tensor_reader.h"
+#include "xla_step.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -271,4 +272,5 @@ NB_MODULE(_core, m) {
   m.def("instruction_sets", &ademamix::instruction_sets);
   m.def("use_instruction_set", &ademamix::use_instruction_set, "name"_a);
   m.def("thread_source", &ademamix::thread_source);
+  m.def("xla_step", [] { return nb::capsule(reinterpret_cast<void*>(&ademamix::xla::step)); });  // optax/fused.py
 }

@@ -1,8 +1,6 @@
 #include "parallel.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cfenv>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -10,6 +8,8 @@
 #if !defined(_WIN32)
 #include <dlfcn.h>
 #endif
+
+#include "team.h"
 
 namespace ademamix {
 namespace {
@@ -32,30 +32,10 @@ OpenMPParallel openmp() {
   return found;
 }
 
-// Works in the floating-point mode of the caller: threads have one each, and whether subnormal numbers are flushed to
-// zero, for example, must not depend on which thread does the work.
-struct Team {
-  std::atomic<int64_t> next{0};
-  int64_t count;
-  const std::function<void(int64_t)>* work;
-  std::fenv_t mode;
-
-  void take_turns() {
-    std::fenv_t own;
-    std::fegetenv(&own);
-    std::fesetenv(&mode);
-    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) (*work)(i);
-    std::fesetenv(&own);
-  }
-};
-
 }  // namespace
 
 void parallel_for(int64_t count, int useful, int available, const std::function<void(int64_t)>& work) {
-  Team team;
-  team.count = count;
-  team.work = &work;
-  std::fegetenv(&team.mode);
+  Team team(count, work);
   useful = static_cast<int>(std::min<int64_t>(useful, count));
   if (useful <= 1) {
     team.take_turns();

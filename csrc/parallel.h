@@ -13,4 +13,7 @@ void parallel_for(int64_t count, int useful, int available, const std::function<
 // "openmp" if the process has a GNU-compatible OpenMP runtime to share, else "std::thread".
 const char* thread_source();
 
+// A function that spreads work over threads, as `parallel_for` does.
+using ParallelFor = std::function<void(int64_t count, int useful, int available, const std::function<void(int64_t)>& work)>;
+
 }  // namespace ademamix

@@ -4,7 +4,6 @@
 #include <atomic>
 
 #include "instruction_sets.h"
-#include "parallel.h"
 
 namespace ademamix {
 namespace {
@@ -37,7 +36,7 @@ Cut cut_for(const Tensor& tensor) {
 
 }  // namespace
 
-void step(const std::vector<Tensor>& tensors, const Options& options) {
+void step(const std::vector<Tensor>& tensors, const Options& options, const ParallelFor& parallel) {
   std::vector<Run> runs;
   std::vector<Kernel> kernels;
   std::vector<Task> tasks;
@@ -63,7 +62,7 @@ void step(const std::vector<Tensor>& tensors, const Options& options) {
 
   std::vector<std::atomic<int64_t>> skipped(tensors.size());
   const int useful = static_cast<int>(std::min<int64_t>(elements / kElementsPerThread, options.threads));
-  parallel_for(static_cast<int64_t>(tasks.size()), useful, options.threads, [&](int64_t i) {
+  parallel(static_cast<int64_t>(tasks.size()), useful, options.threads, [&](int64_t i) {
     for (int64_t r = tasks[i].first_run; r < tasks[i].last_run; ++r) {
       const int64_t count = kernels[r](runs[r]);
       if (count != 0) skipped[runs[r].tensor - tensors.data()] += count;

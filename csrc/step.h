@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats.h"
+#include "parallel.h"
 
 namespace ademamix {
 
@@ -70,7 +71,7 @@ struct Options {
   int threads;
 };
 
-void step(const std::vector<Tensor>& tensors, const Options& options);
+void step(const std::vector<Tensor>& tensors, const Options& options, const ParallelFor& parallel = parallel_for);
 
 // The instruction sets that this processor can run, best first: of "avx512", "avx2" and "portable". All give the same
 // bits. The best is in use, unless a test asks for another.

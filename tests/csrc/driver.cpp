@@ -14,6 +14,7 @@
 
 #include "driver_coded.h"
 #include "driver_tensors.h"
+#include "driver_xla.h"
 #include "parallel.h"
 #include "step.h"
 
@@ -263,6 +264,7 @@ int main(int count, char** arguments) {
     check_steps(*p);
     if (p != &kF64) driver::check_coded_steps(*p);
   }
+  driver::check_xla_steps();
   if (only.empty()) {
     check_conversions();
     driver::check_codes();

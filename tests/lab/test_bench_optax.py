@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from ademamix import native
 from ademamix.cli import main
 from ademamix.lab.bench import optax_steps
-from ademamix.lab.bench.optax_steps import ADAMW, CONTRIB, DEFAULTS, FUSED, FUSION_FLAG, OURS
+from ademamix.lab.bench.optax_steps import ADAMW, CONTRIB, DEFAULTS, FUSED, FUSED_STEPS, FUSION_FLAG, OURS
 
 
 def test_the_command(capsys, tmp_path):
@@ -20,18 +21,23 @@ def test_the_command(capsys, tmp_path):
     report = json.loads(file.read_text())["optax"]
     assert report["arrays"] == 2
     assert "(2 arrays, 8,320 parameters)" in printed
-    assert report["targets"] == {OURS: {ADAMW: 1.35, CONTRIB: 1.03}}
+    assert report["targets"] == {
+        DEFAULTS: {OURS: {ADAMW: 1.35, CONTRIB: 1.03}, "fused_step": {ADAMW: 0.7}},
+        FUSED: {OURS: {ADAMW: 1.35, CONTRIB: 1.03}},
+    }
     assert {name: measured["flag"] for name, measured in report["compilations"].items()} == {
         DEFAULTS: "",
         FUSED: FUSION_FLAG,
     }
     for measured in report["compilations"].values():
         assert measured["ratios"][ADAMW][ADAMW] == 1.0
+        assert set(FUSED_STEPS) < set(measured["ratios"])
         assert all(ratio > 0 for row in measured["ratios"].values() for ratio in row.values())
         assert all(printed.count(f"\n  {name} ") == 2 for name in measured["ratios"])
     assert f"\n {DEFAULTS}: " in printed
     assert f"\n XLA_FLAGS={FUSION_FLAG}: " in printed
     assert printed.count("(1.35 ") == printed.count("(1.03 ") == 2
+    assert printed.count("(0.70 ") == 1
 
 
 def test_the_median_is_of_ratios_within_a_process():
@@ -46,8 +52,13 @@ def test_the_median_is_of_ratios_within_a_process():
 
 
 def test_a_target_is_met_up_to_itself():
-    assert optax_steps.cell(1.35, OURS, ADAMW) == "1.35 (1.35 met)"
-    assert optax_steps.cell(1.36, OURS, ADAMW) == "1.36 (1.35 not met)"
+    assert optax_steps.cell(1.35, 1.35) == "1.35 (1.35 met)"
+    assert optax_steps.cell(1.36, 1.35) == "1.36 (1.35 not met)"
+
+
+def test_without_the_core_there_are_no_fused_steps(monkeypatch):
+    monkeypatch.setattr(native, "core", None)
+    assert list(optax_steps.steps()) == list(optax_steps.optimizers())
 
 
 def test_flags_that_are_set_stay_and_fusion_is_only_where_it_is_asked_for(monkeypatch):

@@ -12,19 +12,27 @@ from hypothesis import strategies as st
 
 import golden
 from ademamix import alpha_at, beta3_at
-from ademamix.optax import ademamix, alpha_schedule, beta3_schedule, from_adamw_state
+from ademamix.optax import ademamix, alpha_schedule, beta3_schedule, from_adamw_state, fused_step
 
 
-def run(optimizer, params, state, gradients):
+def transformed(optimizer):
+    """Return a step of the form that `fused_step` has."""
+
+    def step(params, gradients, state):
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+def run(step, params, state, gradients):
     """Take a step for each gradient, and return the parameters after each."""
 
-    def step(carry, gradient):
-        params, state = carry
-        updates, state = optimizer.update(gradient, state, params)
-        params = optax.apply_updates(params, updates)
+    def body(carry, gradient):
+        params, state = step(carry[0], gradient, carry[1])
         return (params, state), params
 
-    (params, state), history = jax.jit(lambda *carry: jax.lax.scan(step, carry, gradients))(params, state)
+    (params, state), history = jax.jit(lambda *carry: jax.lax.scan(body, carry, gradients))(params, state)
     return params, state, history
 
 
@@ -34,9 +42,10 @@ def optimizer_of(trace):
     return ademamix(trace.lr, b1, b2, b3=b3, weight_decay=trace.weight_decay, **trace.given)
 
 
+@pytest.mark.parametrize("step_of", [transformed, fused_step])
 @pytest.mark.parametrize("dtype", golden.TOLERANCES)
 @pytest.mark.parametrize("name", golden.TRACES)
-def test_golden_trace(name, dtype):
+def test_golden_trace(name, dtype, step_of):
     trace = golden.TRACES[name]
     with jax.enable_x64(dtype == "float64"):
         params = [jnp.asarray(theta, dtype) for theta in golden.start()]
@@ -45,17 +54,31 @@ def test_golden_trace(name, dtype):
         if trace.switches:
             adamw = optax.adamw(trace.lr, *trace.betas, weight_decay=trace.weight_decay)
             first, second = ([x[: golden.SWITCH] for x in series], [x[golden.SWITCH :] for x in series])
-            params, state, before = run(adamw, params, adamw.init(params), first)
+            params, state, before = run(transformed(adamw), params, adamw.init(params), first)
             state = from_adamw_state(state, optimizer.init(params))
-            params, state, after = run(optimizer, params, state, second)
+            params, state, after = run(step_of(optimizer), params, state, second)
             history = [jnp.concatenate(parts) for parts in zip(before, after, strict=True)]
         else:
-            params, state, history = run(optimizer, params, optimizer.init(params), series)
+            params, state, history = run(step_of(optimizer), params, optimizer.init(params), series)
         assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(state[0][2:]))
         assert state[0].count == golden.STEPS
         assert state[0].slow_count == (golden.STEPS - golden.SWITCH if trace.switches else golden.STEPS)
     for step in golden.expected(name):
         golden.assert_golden(name, dtype, step, [np.asarray(theta[step - 1]) for theta in history])
+
+
+def test_a_run_may_change_between_fused_and_other_steps():
+    trace = golden.TRACES["horizon-within-trace"]
+    optimizer = optimizer_of(trace)
+    kinds = fused_step(optimizer), transformed(optimizer)
+    params = [jnp.asarray(theta, "float32") for theta in golden.start()]
+    series = [jnp.asarray(gradients, "float32") for gradients in golden.gradients()]
+
+    def step(params, gradients, state):
+        return jax.lax.cond(state[0].count % 2, *kinds, params, gradients, state)
+
+    params, _, _ = run(step, params, optimizer.init(params), series)
+    golden.assert_golden("horizon-within-trace", "float32", golden.STEPS, [np.asarray(theta) for theta in params])
 
 
 def test_one_step_at_a_time_without_jit():
@@ -100,7 +123,7 @@ def test_a_schedule_keeps_its_digits_as_an_argument():
         alpha=alpha_schedule(8.0, 700),
         weight_decay=trace.weight_decay,
     )
-    _, _, history = run(as_functions, params, as_functions.init(params), series)
+    _, _, history = run(transformed(as_functions), params, as_functions.init(params), series)
     for step in golden.expected("short-horizon"):
         thetas = [np.asarray(theta[step - 1]) for theta in history]
         golden.assert_golden("short-horizon", "float32", step, thetas)

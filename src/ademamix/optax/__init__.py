@@ -13,6 +13,7 @@ except ImportError as error:
     raise ImportError("ademamix.optax needs JAX and Optax: pip install 'ademamix[jax]'") from error
 
 from ademamix.optax.convert import from_adamw_state, to_adamw_state
+from ademamix.optax.fused import fused_step
 from ademamix.optax.schedules import alpha_schedule, beta3_schedule
 from ademamix.optax.settings import STATIC_ARGS
 from ademamix.optax.torch_state import from_torch, to_torch
@@ -26,6 +27,7 @@ __all__ = [
     "beta3_schedule",
     "from_adamw_state",
     "from_torch",
+    "fused_step",
     "scale_by_ademamix",
     "to_adamw_state",
     "to_torch",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +13,8 @@ import optax
 from ademamix import hyperparameters
 from ademamix.formats import GRADIENT_LIMIT
 from ademamix.optax import storage
-from ademamix.optax.schedules import is_array, real_dtype
+from ademamix.optax.coefficients import Coefficients, coefficients_at
+from ademamix.optax.schedules import is_array
 from ademamix.optax.settings import Arguments, Function, Number, Settings, checked_mask, resolved
 
 
@@ -140,36 +140,30 @@ def ademamix(
     settings = resolved(stated)
     if settings.advice is not None:
         warnings.warn(settings.advice, stacklevel=2)
-    return optax.chain(
-        _transformation(settings, mu_dtype, slow_dtype),
-        optax.add_decayed_weights(weight_decay, mask),
-        optax.scale_by_learning_rate(learning_rate),
+    optimizer = Ademamix(
+        *optax.chain(
+            _transformation(settings, mu_dtype, slow_dtype),
+            optax.add_decayed_weights(weight_decay, mask),
+            optax.scale_by_learning_rate(learning_rate),
+        )
     )
+    optimizer.parts = Parts(settings, weight_decay, mask, learning_rate)
+    return optimizer
 
 
-class Coefficients(NamedTuple):
-    """The numbers of a step.
+class Parts(NamedTuple):
+    """What the chain of :func:`ademamix` is made of."""
 
-    With bc1 and bc2 the bias corrections of m1 and nu, the update is
+    settings: Settings
+    weight_decay: Any
+    mask: Any
+    learning_rate: Any
 
-        step_size (m1 + slow_gain m2) / (sqrt(nu) + eps)
 
-    which has one division for each element. Its slow part, slow_gain m2 / (sqrt(nu) + eps), is bounded by slow_limit
-    where there is one. All rates are small numbers: 1 - rate, rounded to fp32, would be off by
-    1e-4 of the rate, at every step in the same direction.
-    """
+class Ademamix(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
+    """What :func:`ademamix` returns: a gradient transformation like any other, of which the parts are known."""
 
-    fast_rate: Any  # 1 - beta1
-    square_rate: Any  # 1 - beta2
-    slow_rate: Any  # 1 - beta3(t)
-    slow_gain: Any  # alpha(t) bc1
-    step_size: Any  # sqrt(bc2) / bc1
-    eps: Any  # eps sqrt(bc2)
-    slow_limit: Any  # slow_clip bc1 / sqrt(bc2); None if there is none
-
-    def of_dtype(self, dtype: Any) -> Coefficients:
-        """Round to `dtype`."""
-        return Coefficients(*(None if field is None else jnp.asarray(field, dtype) for field in self))
+    parts: Parts | None = None
 
 
 def _transformation(settings: Settings, mu_dtype: Any, slow_dtype: Any) -> optax.GradientTransformation:
@@ -201,7 +195,7 @@ def _transformation(settings: Settings, mu_dtype: Any, slow_dtype: Any) -> optax
 
     def update(updates: Any, state: ScaleByAdemamixState, params: Any = None) -> tuple[Any, ScaleByAdemamixState]:
         count, slow_count = optax.safe_increment(state.count), optax.safe_increment(state.slow_count)
-        coefficients = _coefficients(settings, count, slow_count)
+        coefficients = coefficients_at(count, slow_count, settings)
         tree: Any
         # None is a leaf, where `params` may have anything: Equinox has functions there
         grads, tree = jax.tree.flatten(updates, is_leaf=lambda leaf: leaf is None)
@@ -291,25 +285,3 @@ def _limited(grad: jax.Array, dtype: Any) -> jax.Array:
 
 def _squared_magnitude(x: jax.Array) -> jax.Array:
     return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x * x
-
-
-def _coefficients(settings: Settings, count: jax.Array, slow_count: jax.Array) -> Coefficients:
-    t = count.astype(real_dtype())
-    correction1 = _bias_correction(settings.b1, t)
-    root2 = jnp.sqrt(_bias_correction(settings.b2, t))
-    return Coefficients(
-        fast_rate=1 - settings.b1,
-        square_rate=1 - settings.b2,
-        slow_rate=settings.slow_rate(slow_count),
-        slow_gain=settings.alpha(slow_count) * correction1,
-        step_size=root2 / correction1,
-        eps=settings.eps * root2,
-        slow_limit=None if settings.slow_clip is None else settings.slow_clip * correction1 / root2,
-    )
-
-
-def _bias_correction(beta: Any, t: jax.Array) -> Any:
-    """Return 1 - beta^t, to the last digit even where beta^t is close to 1."""
-    if is_array(beta):
-        return -jnp.expm1(t * jnp.log(beta))
-    return -jnp.expm1(t * math.log(beta)) if beta > 0 else 1.0

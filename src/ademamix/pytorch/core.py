@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ademamix.native import core as core
+from ademamix.native import missing
 
 
 def element_types(core: ModuleType) -> dict[torch.dtype, int]:
@@ -21,19 +23,8 @@ def tensor_reader(core: ModuleType, exchange: Any) -> Any:
     return core.TensorReader(torch.Tensor, torch.nn.Parameter, exchange, element_types(core))
 
 
-core: ModuleType | None
-reader: Any = None
-try:
-    core = importlib.import_module("ademamix._core")
-    reader = tensor_reader(core, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
-    missing_core = ""
-except ImportError as error:
-    core = None
-    missing_core = (
-        f"the C++ core of ademamix is not there ({error}). It is built when the package is installed and a C++17 "
-        "compiler is found: install one (g++ or clang++) and run "
-        "`pip install --force-reinstall --no-deps --no-cache-dir ademamix`, or leave `fused` out"
-    )
+reader: Any = None if core is None else tensor_reader(core, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+missing_core = missing and f"{missing}, or leave `fused` out"
 
 
 def check_memory(columns: Iterable[list[Tensor]]) -> None:
