@@ -30,8 +30,8 @@ LEAST_JAX = (0, 8, 2)  # inside shard_map, earlier ones lose over which devices 
 def fused_step(optimizer: optax.GradientTransformation) -> Step:
     r"""Return a function that takes a step of `optimizer` and changes the parameters in place, on a CPU.
 
-    .. math:: \theta \leftarrow \theta - \eta\Big(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
-              {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Big)
+    .. math:: \theta \leftarrow \theta - \eta\Bigl(\frac{m_1/(1-\beta_1^t) + \alpha^{(t)} m_2}
+              {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     >>> from ademamix.optax import ademamix
     >>> optimizer = ademamix(1e-3, total_steps=1000)
