@@ -1,6 +1,6 @@
 """Files that other implementations have written: converted, the next 100 steps are theirs, up to fp32 rounding.
 
-`tests/fixtures/foreign/write.py` says what is in them, and which versions wrote them.
+`tests/fixtures/foreign/write_foreign.py` says what is in them, and which versions wrote them.
 """
 
 from __future__ import annotations
