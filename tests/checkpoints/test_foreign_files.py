@@ -12,7 +12,7 @@ import torch
 
 from ademamix import AdEMAMix
 from ademamix.checkpoints import convert
-from fixtures.foreign import write as saved
+from fixtures.foreign import write_foreign as saved
 
 NAMES = {  # and whose they are
     "authors-risen": "the paper's authors",

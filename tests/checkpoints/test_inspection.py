@@ -16,7 +16,7 @@ from ademamix import AdEMAMix, beta3_at
 from ademamix.checkpoints import CheckpointError, inspect
 from ademamix.checkpoints.inspection import State
 from ademamix.optax import ademamix
-from fixtures.foreign import write as foreign
+from fixtures.foreign import write_foreign as foreign
 from written_by import ROWS, SAVED
 
 FOREIGN = Path(foreign.__file__).parent
