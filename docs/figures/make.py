@@ -84,7 +84,7 @@ def horizon(figure: Figure) -> None:
     rule = [1 / (1 - beta3_for_horizon(int(steps), 0.9)) for steps in lengths]
     axes.loglog(lengths, rule, color=MIX, label=f"total_steps=T: {HORIZON_FRACTION:g} T, at most 10,000")
     axes.loglog(lengths, lengths / 2, "--", color=OTHER, label="half of the run: longer than this warns")
-    markers = dict(zip(dict.fromkeys(run.source for run in RUNS), "os^D", strict=True))
+    markers = dict(zip(dict.fromkeys(run.source for run in RUNS), "oPs^Dv", strict=True))
     seen = set()
     for run in RUNS:
         label = run.source.split(",")[0] + (", fine-tuning" if run.phase == "finetune" else "")

@@ -23,9 +23,9 @@ KEYS = {
         "AdamW, 20,000 steps": "61e0d12054fefbf5",
         "AdamW, 40,000 steps": "bbf7a2b0fbb1303c",
         "AdEMAMix, 20,000 steps": "2ef27f4334033c45",
-        "AdamW, 10,000 steps": "a87d84e5fbc25498",
-        "AdamW, 20,000 steps (second panel)": "8a09507df4c10682",
-        "AdEMAMix, 10,000 steps": "420220a1a121e833",
+        "AdamW, 10,000 steps": "bf92119973a7e168",
+        "AdamW, 20,000 steps (second panel)": "f2a4d3dace7e110d",
+        "AdEMAMix, 10,000 steps": "30bcfa237d622c18",
     },
 }
 """Of seed 1, before the search: days of training are kept under such keys."""

@@ -42,6 +42,11 @@ def test_what_recipes_share_is_foreseen_and_trained_once(tmp_path: Path) -> None
     assert (after.needed, dict(after.missing)) == (ahead.needed, {})
 
 
+def test_arms_of_the_same_name_in_several_panels_are_counted_each(tmp_path: Path) -> None:
+    ahead = forecast(["vit"], SMOKE, LabHere(Options(tmp_path)))
+    assert len(ahead.missing) == ahead.needed == sum(len(panel.arms) for panel in load("vit")(SMOKE))
+
+
 def test_searches_are_foreseen_until_they_are_done(tmp_path: Path) -> None:
     lab = LabHere(Options(tmp_path))
     (panel,) = load("mamba")(SMOKE)

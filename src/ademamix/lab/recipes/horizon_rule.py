@@ -12,21 +12,20 @@ learning rate warms up over a hundredth of the run, but over at least 20 steps a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ademamix.hyperparameters import ALPHA, BETAS
 from ademamix.lab.comparison.worth import SpeedUp, speed_up
-from ademamix.lab.config import Cosine, Run, Text, validation_interval
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.config import Run, Text, validation_interval
 from ademamix.lab.report.charts import Lines, Series
 from ademamix.lab.report.kinds import EndAgainst
 from ademamix.lab.reproduction.claims import Claim, Quantity, as_low_as, every, lower, ordered, overall, part
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
-from ademamix.lab.reproduction.scale import Scale, Setting
+from ademamix.lab.reproduction.scale import LARGER, Scale, Setting
 from ademamix.schedules import HORIZON_FRACTION
 
 LENGTHS = {
@@ -38,6 +37,7 @@ SHARES = (0.02, HORIZON_FRACTION, 0.125)
 """Of the run, that the slow average remembers: half of our rule, our rule, and that of arXiv 2602.05298."""
 ALPHAS = (2.0, float(ALPHA), 10.0)
 MOST_STEPS = {"alpha": 10_000, "share": 20_000}
+MOST_STEPS_LARGER = {"alpha": 5000, "share": 5000}
 """Other alphas and other shares are tried in runs of up to this length: twice as long is twice as dear."""
 PAYS_FROM = 1000
 NO_WORSE = 1.005
@@ -51,6 +51,7 @@ class Arms:
 
     lm: Setting
     lengths: Sequence[int]
+    most_steps: Mapping[str, int]
 
     def adamw(self, steps: int) -> str:
         """Return the name of AdamW's arm of a length."""
@@ -64,9 +65,9 @@ class Arms:
     def variants(self, steps: int) -> dict[str, tuple[float, float]]:
         """Return share and alpha of the arms of a length, by name, that of our rule first."""
         pairs = [(HORIZON_FRACTION, float(ALPHA))]
-        if steps <= MOST_STEPS["share"]:
+        if steps <= self.most_steps["share"]:
             pairs += [(share, float(ALPHA)) for share in SHARES if share != HORIZON_FRACTION]
-        if steps <= MOST_STEPS["alpha"]:
+        if steps <= self.most_steps["alpha"]:
             pairs += [(HORIZON_FRACTION, alpha) for alpha in ALPHAS if alpha != ALPHA]
         return {self.ademamix(steps, share, alpha): (share, alpha) for share, alpha in pairs}
 
@@ -115,7 +116,7 @@ class SpeedUps:
 def plan(at: Scale) -> Panels:
     """Yield a panel for each model and text."""
     for lm, figure in _settings(at):
-        arms = Arms(lm, LENGTHS[at.name])
+        arms = Arms(lm, LENGTHS[at.name], MOST_STEPS_LARGER if figure == "larger-code" else MOST_STEPS)
         runs, rules = arms.runs(), [arms.ademamix(steps) for steps in arms.lengths]
         yield Panel(
             lm.title,
@@ -136,16 +137,10 @@ def _settings(at: Scale) -> list[tuple[Setting, str]]:
     lm = at.lm("110m")
     if at.name != "laptop":
         return [(lm, "")]
-    larger = {
-        "model": PRESETS["gpt-tiny"],
-        "schedule": Cosine(kind="cosine", warmup=100),
-        "steps": 10_000,
-        "validate_every": 200,
-    }
     return [
         (lm.with_base("0.03M parameters, code"), "small-code"),
         (lm.with_base("0.03M parameters, prose", data=Text(kind="text", source="kjv")), "small-prose"),
-        (lm.with_base("0.17M parameters, code", **larger), "larger-code"),
+        (LARGER.with_base("0.17M parameters, code"), "larger-code"),
     ]
 
 
@@ -159,11 +154,11 @@ def _groups(arms: Arms) -> list[tuple[str, list[str]]]:
 
     groups = [("AdamW", [arms.adamw(steps) for steps in arms.lengths])]
     for share in SHARES:
-        lengths = arms.lengths if share == HORIZON_FRACTION else shared(MOST_STEPS["share"])
+        lengths = arms.lengths if share == HORIZON_FRACTION else shared(arms.most_steps["share"])
         groups.append((f"AdEMAMix, {share:.3g} T", [arms.ademamix(steps, share) for steps in lengths]))
     for alpha in ALPHAS:
         if alpha != ALPHA:
-            names = [arms.ademamix(steps, alpha=alpha) for steps in shared(MOST_STEPS["alpha"])]
+            names = [arms.ademamix(steps, alpha=alpha) for steps in shared(arms.most_steps["alpha"])]
             groups.append((f"AdEMAMix, alpha {alpha:g}", names))
     return [(label, names) for label, names in groups if names]
 
@@ -203,7 +198,7 @@ def _claims(arms: Arms) -> list[Claim]:
 
 def _as_good(arms: Arms, label: str, kind: str, **other: float) -> Claim:
     """Claim that no other share or alpha does better over all lengths that it was tried at."""
-    lengths = [steps for steps in arms.lengths if steps <= MOST_STEPS[kind]] or arms.lengths
+    lengths = [steps for steps in arms.lengths if steps <= arms.most_steps[kind]] or arms.lengths
     ours = overall("our rule", statistics.fmean, [arms.ademamix(steps) for steps in lengths])
     theirs = overall(label, statistics.fmean, [arms.ademamix(steps, **other) for steps in lengths])
     return Claim(f"Our rule is as good as {label}, on average over the lengths", as_low_as(ours, theirs, MARGIN))

@@ -11,12 +11,10 @@ those of the 110M ones.
 
 from __future__ import annotations
 
-from ademamix.lab.config import Cosine
-from ademamix.lab.presets import PRESETS
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import Claim, as_low_as, lower
 from ademamix.lab.reproduction.panel import Panel, Panels
-from ademamix.lab.reproduction.scale import Scale, Setting
+from ademamix.lab.reproduction.scale import LARGER, Scale, Setting
 
 LONGER = {"110m": (400_000, 500_000), "330m": (400_000, 500_000), "1.3b": (1_500_000,)}
 """For how many steps the paper trains AdamW besides T."""
@@ -54,9 +52,5 @@ def _models(at: Scale) -> list[tuple[Setting, tuple[int, ...]]]:
     lm = at.lm("110m")
     models = [lm]
     if at.name == "laptop":
-        shorter = Cosine(kind="cosine", warmup=100)
-        title = "0.17M parameters, 60 tokens for each"
-        models.append(
-            lm.with_base(title, model=PRESETS["gpt-tiny"], schedule=shorter, steps=10_000, validate_every=200)
-        )
+        models.append(LARGER)
     return [(model, (2 * model.base.steps,)) for model in models]

@@ -68,7 +68,7 @@ def forecast(names: Iterable[str], at: Scale, lab: Lab) -> Forecast:
             searching += left
             asked += [run for run in arms.values() for _ in at.seeds]
             for label, run in of_all_seeds(arms, at.seeds).items():
-                needed.setdefault(run.key, (f"{name}: {label}", run))
+                needed.setdefault(run.key, (f"{name}: {panel.title}: {label}", run))
     kept = lab.kept({key: run for key, (_, run) in needed.items()})
     missing = {label: run for key, (label, run) in needed.items() if key not in kept}
     return Forecast(len(asked), len(needed), missing, searching)

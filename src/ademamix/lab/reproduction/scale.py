@@ -192,6 +192,14 @@ LAPTOP = Setting(
     adamw=defaults.OPTIMIZERS["adamw"],
     ademamix=defaults.OPTIMIZERS["ademamix"],
 )
+LARGER = LAPTOP.with_base(
+    "0.17M parameters, 30 tokens for each",
+    model=GPT(kind="gpt", width=64, layers=3, heads=2, context=64),
+    schedule=Cosine(kind="cosine", warmup=defaults.warmup(10_000)),
+    steps=10_000,
+    validate_every=200,
+)
+"""A model that is far from saturated at laptop scale. Recipes that need one share its runs."""
 SMOKE = LAPTOP.with_base(
     "smoke",
     model=GPT(kind="gpt", width=16, layers=1, heads=1, context=16),
