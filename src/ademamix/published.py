@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["pretrain", "finetune"]
+Phase = Literal["pretrain", "finetune", "switch"]
 Schedule = Literal["cosine", "wsd", "linear"]
 
 
@@ -20,7 +20,7 @@ class PublishedRun:
     beta3: tuple[float, float]
     alpha: tuple[float, float]
     warmup: int | None  # of alpha and beta3 in steps; None for the whole run
-    clip: float
+    clip: float | None  # None if not stated
     phase: Phase = "pretrain"
     schedule: Schedule = "cosine"
     weight_decay: float | None = 0.1  # None if not stated
@@ -28,6 +28,7 @@ class PublishedRun:
 
 
 PAPER = "the paper, arXiv 2409.03137"
+AUTHORS = "the authors' code, apple/ml-ademamix"
 EPFL = "EPFL, epfml/llm-optimizer-benchmark"
 APERTUS = "Apertus, swiss-ai/pretrain-code"
 APERTUS_SFT = "Apertus, swiss-ai/posttraining"
@@ -41,6 +42,9 @@ RUNS = (
         PAPER, 1_300_000_000, (770_000, 1_500_000), 3e-4, (0.9999, 0.9999), (5.0, 5.0), None, 0.1, adamw_lr=5e-4
     ),
     PublishedRun(PAPER, 168_000_000, (64_000, 128_000), 6e-4, (0.9999, 0.9999), (8.0, 8.0), None, 1.0, adamw_lr=6e-4),
+    PublishedRun(AUTHORS, 110_000_000, (256_000, 256_000), 1e-3, (0.9999, 0.9999), (8.0, 8.0), None, None),
+    PublishedRun(PAPER, 110_000_000, (256_000, 256_000), 1e-3, (0.9999, 0.9999), (2.0, 2.0), 0, 0.5, phase="switch"),
+    PublishedRun(PAPER, 1_300_000_000, (770_000, 770_000), 5e-4, (0.9999, 0.9999), (1.0, 1.0), 0, 0.1, phase="switch"),
     PublishedRun(EPFL, 124_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
     PublishedRun(EPFL, 210_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
     PublishedRun(EPFL, 720_000_000, (48_000, 48_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.1),
@@ -80,5 +84,34 @@ RUNS = (
         schedule="linear",
         weight_decay=None,
     ),
+    PublishedRun(
+        LOG_TIME,
+        45_700_000,
+        (13_950, 13_950),
+        1.6e-3,
+        (0.99943, 0.99943),
+        (4.18, 4.18),
+        None,
+        0.5,
+        weight_decay=0.18,
+        adamw_lr=3.8e-3,
+    ),
+    PublishedRun(
+        LOG_TIME,
+        2_620_000_000,
+        (798_600, 798_600),
+        8.7e-5,
+        (0.99999, 0.99999),
+        (7.68, 7.68),
+        None,
+        0.5,
+        weight_decay=0.058,
+        adamw_lr=1.9e-4,
+    ),
 )
-"""The lengths of the paper's 330M runs are not stated; those of its 110M runs stand here."""
+"""The lengths of the paper's 330M runs are not stated; those of its 110M runs stand here.
+
+The authors' code is an example for any model; here it has the size of their 110M runs. A "switch" is from AdamW in
+mid-run, with AdamW's learning rate. The rows of arXiv 2602.05298 are the ends of its ladder of models, as its code
+computes them for batches of 65,536 tokens: beta3 = 1 - 8/T, alpha = T^0.15 and weight decay 4/(lr T).
+"""
