@@ -85,6 +85,11 @@ def _carry_out(run: Run, out: Path, save_every: float) -> None:
     train(run, Options(out, save_every=save_every, save_share=1.0))
 
 
+def in_training(out: Path) -> list[Path]:
+    """Return the folders of runs that have recorded a step. The file is there before, with nothing yet to save."""
+    return [file.parent for file in out.glob("runs/*/metrics.jsonl") if file.stat().st_size]
+
+
 def kill(started: ForkServerProcess) -> None:
     assert started.pid is not None
     os.kill(started.pid, signal.SIGKILL)

@@ -53,6 +53,8 @@ def test_what_is_wrong_is_said(
         (["reproduce", "lm-comparison", "--device", "gpu"], "--device must be cpu, cuda or cuda:N, got 'gpu'"),
         (["compare", "--ray", "auto", "--device", "cuda:1"], "with --ray each run has a GPU that Ray chooses"),
         (["bench", "--lab", "--threads", "2"], "--threads does not go with it"),
+        (["bench", "--peer", "deepspeed", "--no-peers"], "--peer and --no-peers exclude each other"),
+        (["bench", "--peer", "deepspeed"], "--peer: deepspeed is not installed"),
         (["sweep"], "no optimizer is named: give one"),
         (["sweep", "ademamix"], "nothing is swept: give settings with lists or ranges"),
         (["sweep", "sgd", "lr=1,2"], "there is no optimizer 'sgd': choose one of adamw"),

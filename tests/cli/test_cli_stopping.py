@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import worker_forks
-from lab_runs import SMALL
+from lab_runs import SMALL, in_training
 from lab_text import PATIENCE
 
 AS_USERS_DO = [sys.executable, "-m", "ademamix"]
@@ -39,7 +39,7 @@ def _begun(out: Path, program: list[str]) -> Iterator[subprocess.Popen[str]]:
 def _in_training(out: Path, program: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Give a comparison with both of its first runs in training."""
     with _begun(out, program) as process:
-        while len(list(out.glob("runs/*/metrics.jsonl"))) < 2:
+        while len(in_training(out)) < 2:
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.1)
         yield process

@@ -21,7 +21,7 @@ import pytest
 
 from ademamix.cli import main
 from ademamix.lab.sweep.presets import PRESETS
-from lab_runs import SMALL
+from lab_runs import SMALL, in_training
 from lab_text import PATIENCE
 
 SWEEP = ["sweep", "ademamix", "lr=1e-3,1e-2", *SMALL]
@@ -111,7 +111,7 @@ def worker(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_ctrl_c_saves_and_queues_the_trial_again(tmp_path: Path) -> None:
     with worker("--steps", "100k", "--out", str(tmp_path)) as begun:
-        wait_until(lambda: list(tmp_path.glob("runs/*/metrics.jsonl")), begun)
+        wait_until(lambda: in_training(tmp_path), begun)
         begun.send_signal(signal.SIGINT)
         _, told = begun.communicate(timeout=PATIENCE)
     assert begun.returncode == 130
@@ -167,7 +167,7 @@ def test_workers_share_a_study_and_a_killed_one_loses_nothing(tmp_path: Path, po
         return [tmp_path / "runs" / key for key in keys]
 
     with worker(*options) as first:
-        wait_until(lambda: list(tmp_path.glob("runs/*/metrics.jsonl")), first)
+        wait_until(lambda: in_training(tmp_path), first)
         with worker(*options) as second:
             wait_until(lambda: of(second) and any(run.glob("checkpoints/*.pt") for run in of(first, "RUNNING")), first)
             first.kill()

@@ -26,7 +26,7 @@ from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.interrupt import EXIT_CODE
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.runs.runner import Status, run_all
-from lab_runs import SMALL, TINY, changed, outcome
+from lab_runs import SMALL, TINY, changed, in_training, outcome
 from lab_text import PATIENCE
 
 pytestmark = pytest.mark.cluster
@@ -194,7 +194,7 @@ def _command(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _in_training(command: subprocess.Popen[str], out: Path) -> None:
-    while len(list(out.glob("runs/*/metrics.jsonl"))) < 2:
+    while len(in_training(out)) < 2:
         assert command.poll() is None, command.communicate()[1]
         time.sleep(0.1)
 
