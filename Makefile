@@ -12,11 +12,11 @@ DEEPSPEED_INSTALLED := $(DEEPSPEED_VENV)/.installed
 WHEELS_VENV := .venv-wheels
 WHEELS_BIN := $(WHEELS_VENV)/bin
 WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
-PROGRAMS := chromium postgresql
+PROGRAMS := chromium postgresql g++-aarch64-linux-gnu qemu-user
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
 .PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas docs fuzz \
-  bench wheels clean
+  bench bench-deepspeed speed wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -33,7 +33,8 @@ test-distributed: $(INSTALLED)
 test-cluster: $(INSTALLED)
 	ADEMAMIX_TEST_CLUSTER=1 $(BIN)/python -m pytest -m cluster tests/lab $(ARGS)
 
-# What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database.
+# What needs programs beside Python, from Debian: the report in a browser, a sweep whose trials are in a database, the
+# core on ARM in an emulator.
 test-programs: $(INSTALLED)
 	dpkg -s $(PROGRAMS) >/dev/null 2>&1 || (apt-get update -qq && apt-get install -y -qq $(PROGRAMS))
 	ADEMAMIX_TEST_PROGRAMS=1 $(BIN)/python -m pytest -m programs tests $(ARGS)
@@ -49,8 +50,9 @@ test-triton: $(TRITON_INSTALLED)
 # compiles a part of itself when it is first used, and keeps it in build/.
 DEEPSPEED_TESTS := $(addprefix tests/,pytorch/distributed/test_zero_stages.py \
   pytorch/distributed/test_megatron_slices.py test_examples.py)
+DEEPSPEED_SETTINGS := DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions
 test-deepspeed: $(DEEPSPEED_INSTALLED)
-	ADEMAMIX_TEST_DEEPSPEED=1 DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions \
+	ADEMAMIX_TEST_DEEPSPEED=1 $(DEEPSPEED_SETTINGS) \
 	  $(DEEPSPEED_BIN)/python -m pytest -m deepspeed $(DEEPSPEED_TESTS) $(ARGS)
 
 lint: $(INSTALLED) check-schemas
@@ -80,6 +82,23 @@ fuzz:
 bench: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/ademamix bench $(ARGS)
+
+# DeepSpeed's CPUAdam and ours, in turns in one process of the environment that has DeepSpeed.
+bench-deepspeed: $(DEEPSPEED_INSTALLED)
+	$(DEEPSPEED_SETTINGS) $(DEEPSPEED_BIN)/ademamix bench --peer deepspeed --only gpt2 $(ARGS)
+
+# The tables of docs/speed.md and docs/optax.md, measured on this machine, which is best left alone meanwhile: half an
+# hour. `make speed MACHINE=zen5 ARGS="--processes 5"` measures in more processes.
+MACHINE ?= this
+SPEED := benchmarks/results/speed/$(MACHINE)
+speed: $(INSTALLED) $(DEEPSPEED_INSTALLED)
+	mkdir -p $(dir $(SPEED))
+	$(BIN)/ademamix bench --no-peers --processes 3 $(ARGS) --json $(SPEED).json
+	for set in avx2 portable; do ADEMAMIX_INSTRUCTION_SET=$$set \
+	  $(BIN)/ademamix bench --no-peers --only cache --processes 3 $(ARGS) --json $(SPEED)-$$set.json || exit 1; done
+	$(DEEPSPEED_SETTINGS) $(DEEPSPEED_BIN)/ademamix bench --peer deepspeed --processes 3 $(ARGS) \
+	  --json $(SPEED)-deepspeed.json
+	$(BIN)/python benchmarks/speed_tables.py
 
 # What a release uploads: the sdist, and from it the wheels for Python 3.10 to 3.14; needs Docker. A core that does not
 # compile ends this: cibuildwheel refuses the wheel without one, which an install would accept.

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ademamix import AdEMAMix
-from ademamix.lab.bench.pytorch_steps import gpt2_shapes
+from ademamix.lab.bench.rows import gpt2_shapes
 from gpu_bounds import CARDS, SETTINGS, Setting
 from study import markdown
 
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     @property
     def baseline(self) -> Row:
         """What its time is divided by."""
-        return Row(Setting(self.setting.precision, "adamw"), "fused")
+        return Row(self.setting.adamw, "fused")
 
     def optimizer(self, params: list[Tensor], lr: float = LEARNING_RATE) -> torch.optim.Optimizer:
         """Return the optimizer for some parameters."""
@@ -65,7 +65,8 @@ class Row(NamedTuple):
             return torch.optim.AdamW(params, lr=lr, **paths)
         storage, _, no_fast = self.setting.state.partition("-")
         betas = (0.0 if no_fast else 0.9, 0.999)
-        return AdEMAMix(params, lr=lr, betas=betas, total_steps=100_000, state_storage=storage, **paths)
+        master = "24bit" if self.setting.precision == "24bit" else None
+        return AdEMAMix(params, lr=lr, betas=betas, total_steps=100_000, state_storage=storage, master=master, **paths)
 
 
 Results = dict[Row, dict[str, Any]]  # seconds, or an error
@@ -87,7 +88,7 @@ def parameters(shapes: Shapes, dtype: torch.dtype, device: str) -> list[Tensor]:
 
 def disagreement(row: Row, device: str) -> float:
     """Return how far the parameters end from those of the readable path, as a share of the way that they went."""
-    dtype = DTYPES[row.setting.precision]
+    dtype = DTYPES[row.setting.dtype]
     start = parameters(SMALL_SHAPES, dtype, device)
     ends = []
     for path in (row.path, "single"):
@@ -136,8 +137,8 @@ def time_on_gpu(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def measure(rows: Sequence[Row], shapes: Shapes, repeats: int, device: str, timer: Timer) -> Results:
-    """Step the optimizers of `rows`, all of one precision, in turns; return the fastest times of each, or its error."""
-    params = parameters(shapes, DTYPES[rows[0].setting.precision], device)
+    """Step the optimizers of `rows`, all of one dtype, in turns; return the fastest times of each, or its error."""
+    params = parameters(shapes, DTYPES[rows[0].setting.dtype], device)
     results: Results = {row: {} for row in rows}
     steps = {}
     for row in rows:
@@ -215,8 +216,8 @@ def run(found: dict[str, Any], shapes: Shapes, repeats: int, device: str, timer:
     elements = sum(map(math.prod, shapes))
     bandwidth = copy_bandwidth(elements, repeats, timer, device)
     results: Results = {}
-    for precision in DTYPES:
-        rows = [row for row in (*FUSED, *FOREACH) if row.setting.precision == precision]
+    for dtype in DTYPES:
+        rows = [row for row in (*FUSED, *FOREACH) if row.setting.dtype == dtype]
         results |= measure(rows, shapes, repeats, device, timer)
     print(f"\n{elements:,} parameters; a copy moves {bandwidth / 1e9:.0f} GB/s")
     print(table(results, shapes, bandwidth, found["card"]))

@@ -19,6 +19,16 @@ class Setting(NamedTuple):
         """The state in words."""
         return memory_plan.STATE_FORMATS[self.state].title
 
+    @property
+    def dtype(self) -> str:
+        """The format of parameters and gradients: bf16 with 24-bit masters."""
+        return "bf16" if self.precision == "24bit" else self.precision
+
+    @property
+    def adamw(self) -> Setting:
+        """What it is compared with: AdamW on such parameters."""
+        return Setting(self.dtype, "adamw")
+
     def traffic(self, shapes: Sequence[Sequence[int]]) -> int:
         """Return the bytes of a step on parameters of these shapes: it reads everything, and writes all but gradients.
 
@@ -26,13 +36,18 @@ class Setting(NamedTuple):
         28.0
         >>> Setting("fp32", "compact").traffic([(1024, 1024)]) / 1024**2
         20.046875
+        >>> Setting("24bit", "compact").traffic([(1024, 1024)]) / 1024**2
+        16.046875
         """
         plan = memory_plan.plan(shapes, self.state, devices=1, shard="ddp", precision=self.precision)
-        return 2 * plan.parameters + plan.gradients + 2 * plan.state
+        return 2 * (plan.parameters + plan.master + plan.state) + plan.gradients
 
 
 STATES = ("fp32", "fp32-beta1-0", "bf16", "bf16-beta1-0", "compact", "compact-beta1-0")
-SETTINGS = tuple(Setting(precision, state) for precision in ("fp32", "bf16") for state in ("adamw", *STATES))
+SETTINGS = (
+    *(Setting(precision, state) for precision in ("fp32", "bf16") for state in ("adamw", *STATES)),
+    *(Setting("24bit", state) for state in ("fp32", "bf16", "compact")),
+)
 
 
 class Card(NamedTuple):

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import gpu_inductor
-from ademamix.lab.bench.pytorch_steps import gpt2_shapes
+from ademamix.lab.bench.rows import gpt2_shapes
 from ademamix.pytorch.step_triton import VECTOR_BYTES, Bucket, Variant, threads
 from gpu_bounds import CARDS, SETTINGS, Card, Setting
 from gpu_instances import ELEMENTS_PER_PROGRAM, Case, compile_all, covering, every_case
@@ -42,9 +42,15 @@ Codes = Mapping[tuple[Setting, str], MachineCode]  # by target
 
 def case_of(setting: Setting, target: str) -> Case:
     """Return the instance that large parameters of a setting have by default, when addresses are multiples of 16."""
-    dtype = DTYPES[setting.precision]
+    dtype = DTYPES[setting.dtype]
     storage, _, no_fast = setting.state.partition("-")
-    variant = Variant(not no_fast, skips=False, stochastic_params=dtype == torch.bfloat16, maximize=False)
+    variant = Variant(
+        not no_fast,
+        skips=False,
+        stochastic_params=dtype == torch.bfloat16,
+        maximize=False,
+        corrected=setting.precision == "24bit",
+    )
     return Case(target, Bucket(dtype, dtype, SLOWS[storage], VECTOR_BYTES), variant, scaled=False)
 
 
@@ -75,7 +81,8 @@ def per_element(setting: Setting, target: str, code: MachineCode) -> float:
     """Return the instructions of an element."""
     if setting.state == "adamw":
         return code.instructions * gpu_inductor.THREADS / gpu_inductor.ELEMENTS / gpu_inductor.COUNT
-    return code.instructions * threads(case_of(setting, target).bucket) / ELEMENTS_PER_PROGRAM
+    case = case_of(setting, target)
+    return code.instructions * threads(case.bucket, case.variant) / ELEMENTS_PER_PROGRAM
 
 
 def _cell(codes: Codes, setting: Setting, target: str) -> str:
@@ -86,7 +93,7 @@ def _cell(codes: Codes, setting: Setting, target: str) -> str:
 def _time(codes: Codes, setting: Setting, card: Card) -> str:
     """Return milliseconds, and the ratio to AdamW."""
     seconds, by_instructions = _seconds(codes, setting, card)
-    ratio = seconds / _seconds(codes, Setting(setting.precision, "adamw"), card)[0]
+    ratio = seconds / _seconds(codes, setting.adamw, card)[0]
     return f"{1e3 * seconds:.2f}{'*' if by_instructions else ''} ({ratio:.2f})"
 
 

@@ -27,7 +27,10 @@ from study import Progress
 ELEMENTS_PER_PROGRAM = BLOCKS_PER_PROGRAM * BLOCK
 PARAMS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 SLOWS = (torch.float32, torch.bfloat16, torch.int16)  # in fp32, bf16 and compact state
-OF_BF16_ALONE = {"stochastic_params"}  # flags of a variant that say nothing about parameters of other dtypes
+OF_BF16_ALONE = {
+    "stochastic_params",
+    "corrected",
+}  # flags of a variant that say nothing about parameters of other dtypes
 
 
 class Case(NamedTuple):
@@ -84,7 +87,9 @@ def compile_case(case: Case) -> MachineCode:
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in ("table", "coefficients")}
     source = ASTSource(triton_kernels.step, signature, constants, aligned)
     gpu = TARGETS[case.target]
-    compiled = triton.compile(source, target=gpu, options={"num_warps": threads(case.bucket) // gpu.warp_size})
+    compiled = triton.compile(
+        source, target=gpu, options={"num_warps": threads(case.bucket, case.variant) // gpu.warp_size}
+    )
     return read(compiled, case.target)
 
 

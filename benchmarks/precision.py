@@ -70,7 +70,8 @@ def in_torch(steps: int, dtype: torch.dtype = torch.float32, **more: Any) -> End
         optimizer.step()
     state = optimizer.state[param]
     slow = read_moment(state["exp_avg_slow"], state.get("exp_avg_slow_scale"))
-    return End(param.double().numpy(), slow.double().numpy())
+    (master,) = optimizer.master_parameters()
+    return End(master.double().numpy(), slow.double().numpy())
 
 
 def in_jax(steps: int) -> End:
@@ -114,6 +115,7 @@ CASES: dict[str, Callable[[int], End]] = {
     "bf16 parameter": lambda steps: in_torch(steps, BF16),
     'bf16 parameter, `state_storage="compact"`': lambda steps: in_torch(steps, BF16, state_storage="compact"),
     "bf16 parameter, `stochastic_rounding=False`": lambda steps: in_torch(steps, BF16, stochastic_rounding=False),
+    'bf16 parameter, `master="24bit"`: its master': lambda steps: in_torch(steps, BF16, master="24bit"),
 }
 
 

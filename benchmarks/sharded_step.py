@@ -18,6 +18,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
 from ademamix import AdEMAMix
+from ademamix.lab import process_group
 from ademamix.lab.runs.machine import processor
 
 STORAGES = ("fp32", "bf16", "compact")
@@ -81,6 +82,7 @@ def main() -> None:
     if distributed.get_rank() == 0:
         print(f"{processor()}, {distributed.get_world_size()} processes, torch {torch.__version__}")
     distributed.destroy_process_group()
+    process_group.leave(0)
 
 
 if __name__ == "__main__":

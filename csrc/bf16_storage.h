@@ -11,74 +11,55 @@ struct BFloat16Storage {
   using SlowCode = uint16_t;
   using SquareCode = uint16_t;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
+  struct Scratch {};
 
-  template <bool kFast>
-  class Decoder {
+  template <bool kFast, bool kCareful>
+  class Coder {
    public:
-    Decoder(const Codes& codes, const Scales&) : codes_(codes) {}
+    ADEMAMIX_INLINE Coder(const Codes& codes, const Scales&, uint32_t block_key, const Scratch&)
+        : codes_(codes), block_key_(all(block_key)) {}
 
-    Floats fast(int i) const { return float_of(widen(codes_.fast + i) << kBF16Shift); }
-    Floats slow(int i) const { return float_of(widen(codes_.slow + i) << kBF16Shift); }
-    Floats square(int i) const { return float_of(widen(codes_.square + i) << kBF16Shift); }
+    ADEMAMIX_INLINE Floats fast(int i) const { return float_of(widen(codes_.fast + i) << kBF16Shift); }
+    ADEMAMIX_INLINE Floats slow(int i) const { return float_of(widen(codes_.slow + i) << kBF16Shift); }
+    ADEMAMIX_INLINE Floats square(int i) const { return float_of(widen(codes_.square + i) << kBF16Shift); }
 
-   private:
-    Codes codes_;
-  };
-
-  struct Watch {
-    Floats fast = all(0.0f);
-    Floats slow = all(0.0f);
-    Floats square = all(0.0f);
-
-    void see(Floats new_fast, Floats new_slow, Floats new_square) {
-      fast = nan_of(fast, new_fast);
-      slow = nan_of(slow, new_slow);
-      square = nan_of(square, new_square);
-    }
-
-    // At least as large as each: their sum.
-    uint32_t largest_square() const { return largest(bits_of(square) & 0x7fffffffu); }
-  };
-
-  template <bool kFast>
-  class Encoder {
-   public:
-    ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size, const Scales&)
-        : moments_(&moments), block_key_(all(block_key)) {
-      const Floats seen = nan_of(nan_of(watch.fast, watch.slow), watch.square);
-      if (largest(bits_of(seen) & 0x7fffffffu) > 0x7f800000u) {
-        if constexpr (kFast) simplify_nans(simple_.fast, moments.fast, size);
-        simplify_nans(simple_.slow, moments.slow, size);
-        simplify_nans(simple_.square, moments.square, size);
-        moments_ = &simple_;
-      }
-    }
-
-    ADEMAMIX_INLINE void write(const Codes& codes, int i) const {
+    ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
       if constexpr (kFast) {
-        write_group(codes.fast + i, moments_->fast + i, random,
-                    [](Floats x, Words word) { return (bits_of(x) + (word & kBF16Mask)) >> kBF16Shift; });
+        write_group(codes_.fast + i, fast, random, [](Floats x, Words word) { return code(x, word & kBF16Mask); });
       }
-      write_group(codes.slow + i, moments_->slow + i, random,
-                  [](Floats x, Words word) { return (bits_of(x) + (word >> kBF16Shift)) >> kBF16Shift; });
-      write_group(codes.square + i, moments_->square + i, random,
-                  [](Floats x, Words word) {
-                    return (bits_of(x) + (more_random_words(word) >> kBF16Shift)) >> kBF16Shift;
-                  });
+      write_group(codes_.slow + i, slow, random, [](Floats x, Words word) { return code(x, word >> kBF16Shift); });
+      write_group(codes_.square + i, square, random,
+                  [](Floats x, Words word) { return code(x, more_random_words(word) >> kBF16Shift); });
+      for (int k = 0; k < 4; ++k) {
+        seen_ = nan_of(seen_, nan_of(slow.of[k], square.of[k]));
+        if constexpr (kFast) seen_ = nan_of(seen_, fast.of[k]);
+      }
     }
 
-    ADEMAMIX_INLINE void finish(const Codes&, int, const Scales&) const {}
+    // NaN has one code.
+    ADEMAMIX_INLINE void finish(int size) const {
+      if (largest(bits_of(seen_) & 0x7fffffffu) <= 0x7f800000u) return;
+      if constexpr (kFast) simplify_nans(codes_.fast, size);
+      simplify_nans(codes_.slow, size);
+      simplify_nans(codes_.square, size);
+    }
 
    private:
-    // Copies values, without the bits of a NaN that rounding could carry into its exponent or sign.
-    ADEMAMIX_NOINLINE static void simplify_nans(float* to, const float* from, int size) {
-      for (int i = 0; i < size; ++i) to[i] = from[i] != from[i] ? float_of(0x7fc00000u) : from[i];
+    // A NaN that was stored has no lower bits that noise could carry into its exponent or sign. One that comes from a
+    // gradient may have, and those are updated carefully.
+    static Words code(Floats x, Words noise) {
+      if constexpr (kCareful) x = x == x ? x : float_of(all(0x7fc00000u));
+      return (bits_of(x) + noise) >> kBF16Shift;
     }
 
-    const Moments* moments_;
+    ADEMAMIX_NOINLINE static void simplify_nans(uint16_t* codes, int size) {
+      for (int i = 0; i < size; ++i) codes[i] = (codes[i] & 0x7fffu) > 0x7f80u ? 0x7fc0u : codes[i];
+    }
+
+    Codes codes_;
     Words block_key_;
-    Moments simple_;
+    Floats seen_ = all(0.0f);
   };
 };
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <string>
 
+#include "bindings_stream.h"
 #include "parallel.h"
 #include "state_layout.h"
 #include "step.h"
@@ -35,12 +36,12 @@ ademamix::Coefficients coefficients_from(const Row& row) {
   return c;
 }
 
-// The lists of a group's tensors, in the order of `Tensors` in pytorch/tensors.py. Those of fast averages, of scales
-// and of counts may be empty.
+// The lists of a group's tensors, in the order of `Tensors` in pytorch/tensors.py. Those of fast averages, of
+// corrections, of scales and of counts may be empty.
 struct Columns {
-  nb::list parameters, gradients, fasts, slows, squares, fast_scales, slow_scales, square_scales, skipped;
+  nb::list parameters, gradients, fasts, slows, squares, corrections, fast_scales, slow_scales, square_scales, skipped;
 };
-using ColumnArray = std::array<nb::list, 9>;
+using ColumnArray = std::array<nb::list, 10>;
 
 nb::handle item(const nb::list& list, size_t i) { return PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)); }
 
@@ -52,6 +53,7 @@ Dtype dtype_of(const Memory& memory, const char* role, size_t i) {
 constexpr ElementType kFastCode = ademamix::element_type<ademamix::FastCode>();
 constexpr ElementType kSlowCode = ademamix::element_type<ademamix::SlowCode>();
 constexpr ElementType kSquareCode = ademamix::element_type<ademamix::SquareCode>();
+constexpr ElementType kCorrection = ademamix::element_type<ademamix::Correction>();
 
 Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
   const ElementType plain = parameter == Dtype::f64 ? ElementType::f64 : ElementType::f32;
@@ -107,6 +109,11 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   tensor.square =
       reader.read(item(columns.squares, i), "second moment", i, size, coded ? kSquareCode : slow.type);
   tensor.skipped = static_cast<int64_t*>(optional(columns.skipped, "count of skipped elements", 1, ElementType::i64));
+  tensor.correction =
+      static_cast<ademamix::Correction*>(optional(columns.corrections, "correction", size, kCorrection));
+  if (tensor.correction != nullptr && tensor.parameter_dtype != Dtype::bf16) {
+    TensorReader::fail("correction", i, "belongs to a parameter that is not bf16");
+  }
   if (tensor.storage == Storage::plain) return tensor;
 
   const int64_t blocks = blocks_in(size, tensor.row_size, i);
@@ -131,8 +138,8 @@ void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
   };
   for (size_t size : {columns.gradients.size(), columns.slows.size(), columns.squares.size()}) check(size, false);
   for (size_t size : others) check(size, false);
-  for (size_t size : {columns.fasts.size(), columns.fast_scales.size(), columns.slow_scales.size(),
-                      columns.square_scales.size(), columns.skipped.size()}) {
+  for (size_t size : {columns.fasts.size(), columns.corrections.size(), columns.fast_scales.size(),
+                      columns.slow_scales.size(), columns.square_scales.size(), columns.skipped.size()}) {
     check(size, true);
   }
 }
@@ -142,7 +149,8 @@ void check_lengths(const Columns& columns, const std::vector<size_t>& others) {
 bool step(const ColumnArray& lists, const std::vector<int64_t>& indices, const std::vector<Rows>& rows,
           const std::vector<Row>& coefficients, const std::vector<int>& positions, TensorReader reader,
           const ademamix::Options& options) {
-  const Columns columns{lists[0], lists[1], lists[2], lists[3], lists[4], lists[5], lists[6], lists[7], lists[8]};
+  const Columns columns{lists[0], lists[1], lists[2], lists[3], lists[4],
+                        lists[5], lists[6], lists[7], lists[8], lists[9]};
   check_lengths(columns, {indices.size(), rows.size(), positions.size()});
   std::vector<ademamix::Tensor> tensors;
   tensors.reserve(indices.size());
@@ -225,6 +233,9 @@ nb::dict formats() {
   numbers["LANE_STEP"] = ademamix::kLaneStep;
   numbers["BF16_SHIFT"] = ademamix::kBF16Shift;
   numbers["BF16_MASK"] = ademamix::kBF16Mask;
+  numbers["CORRECTION"] = dtype_name<ademamix::Correction>();
+  numbers["MASTER_SHIFT"] = ademamix::kMasterShift;
+  numbers["MASTER_MASK"] = ademamix::kMasterMask;
   numbers["FAST"] = described<ademamix::FastCode>(ademamix::kFastFormat);
   numbers["SLOW"] = described<ademamix::SlowCode>(ademamix::kSlowFormat);
   numbers["SQUARE"] = described<ademamix::SquareCode>(ademamix::kSquareFormat);
@@ -261,8 +272,8 @@ NB_MODULE(_core, m) {
       .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,
            "exchange"_a.none(), "element_types"_a);
   nb::class_<ademamix::StateLayout>(m, "StateLayout")
-      .def(nb::init<nb::list, std::vector<int>, nb::list, nb::list, nb::list, nb::object>(), "moments"_a, "types"_a,
-           "scales"_a, "clocks"_a, "counts"_a, "absent"_a.none())
+      .def(nb::init<nb::list, std::vector<int>, nb::list, nb::list, nb::list, nb::list, nb::list>(), "moments"_a,
+           "types"_a, "corrections"_a, "scales"_a, "clocks"_a, "counts"_a, "absent"_a)
       .def("fits", &ademamix::StateLayout::fits, "state"_a, "parameter"_a, "gradient"_a, "reader"_a);
   nb::class_<Clocks>(m, "Clocks")
       .def(nb::init<const nb::list&, TensorReader>(), "clocks"_a, "reader"_a)
@@ -271,6 +282,7 @@ NB_MODULE(_core, m) {
   m.def("instruction_set", &ademamix::instruction_set);
   m.def("instruction_sets", &ademamix::instruction_sets);
   m.def("use_instruction_set", &ademamix::use_instruction_set, "name"_a);
+  ademamix::bind_stream(m);
   m.def("thread_source", &ademamix::thread_source);
   m.def("xla_step", [] { return nb::capsule(reinterpret_cast<void*>(&ademamix::xla::step)); });  // optax/fused.py
 }

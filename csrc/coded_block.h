@@ -15,10 +15,8 @@ namespace ADEMAMIX_ISA {
 // Codes are written four vectors at a time, see `narrow`.
 constexpr int kGroupSize = 4 * kLanes;
 
-struct Moments {
-  alignas(64) float fast[kBlockSize];
-  alignas(64) float slow[kBlockSize];
-  alignas(64) float square[kBlockSize];
+struct Group {
+  Floats of[4];
 };
 
 struct Scales {
@@ -34,14 +32,16 @@ struct CodesOf {
   Square* square;
 };
 
-struct LaneWords {
+// The first multiples of a number, one for each element of a block.
+struct Multiples {
   alignas(64) uint32_t words[kBlockSize];
 
-  constexpr LaneWords() : words() {
-    for (uint32_t i = 0; i < kBlockSize; ++i) words[i] = i * kLaneStep;
+  constexpr explicit Multiples(uint32_t number) : words() {
+    for (uint32_t i = 0; i < kBlockSize; ++i) words[i] = i * number;
   }
 };
-constexpr LaneWords kLaneWords;
+constexpr Multiples kLaneWords(kLaneStep);
+constexpr Multiples kLaneNumbers(1);
 
 // The random words of the elements from `i` on in the block with this key. The steps are the first of `mix`.
 inline Words random_words(Words block_key, int i) {
@@ -67,9 +67,17 @@ struct GroupWords {
 
 // Writes the codes of a group: encode(moments, random words) of each of its vectors.
 template <class Code, class Encode>
-inline void write_group(Code* to, const float* from, const GroupWords& random, const Encode& encode) {
-  narrow(to, encode(load(from), random.of[0]), encode(load(from + kLanes), random.of[1]),
-         encode(load(from + 2 * kLanes), random.of[2]), encode(load(from + 3 * kLanes), random.of[3]));
+ADEMAMIX_INLINE void write_group(Code* to, const Group& from, const GroupWords& random, const Encode& encode) {
+  narrow(to, encode(from.of[0], random.of[0]), encode(from.of[1], random.of[1]), encode(from.of[2], random.of[2]),
+         encode(from.of[3], random.of[3]));
+}
+
+ADEMAMIX_INLINE Group load_group(const float* from) {
+  return {{load(from), load(from + kLanes), load(from + 2 * kLanes), load(from + 3 * kLanes)}};
+}
+
+ADEMAMIX_INLINE void store_group(float* to, const Group& from) {
+  for (int k = 0; k < 4; ++k) store(to + k * kLanes, from.of[k]);
 }
 
 }  // namespace ADEMAMIX_ISA

@@ -1,14 +1,24 @@
 #include <cstring>
+#include <type_traits>
 
 #include "bf16_storage.h"
 #include "coded_update.h"
 #include "compact_storage.h"
 #include "kernels.h"
+#include "master_vectors.h"
 #include "staging.h"
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 namespace {
+
+// The elements [first, first + count) of a tensor.
+struct Block {
+  int64_t index;
+  int64_t first;
+  int count;
+  int64_t row, column;  // where it begins
+};
 
 // What the blocks of a run have in common.
 struct Context {
@@ -31,17 +41,12 @@ struct Context {
     block_words.absorb(kMomentDomain);  // keeps them apart from the words that round parameters
   }
 
-  bool in_place() const {
-    return tensor.parameter_dtype == Dtype::f32 && tensor.gradient_dtype == Dtype::f32 && gradient_factor == 1;
-  }
-};
+  // The random words of a block's moments follow from this.
+  uint32_t key(const Block& block) const { return block_words(whole.block(block.row, block.column)); }
 
-// The elements [first, first + count) of a tensor.
-struct Block {
-  int64_t index;
-  int64_t first;
-  int count;
-  int64_t row, column;  // where it begins
+  ParameterRounding rounding(const Block& block) const {
+    return {stochastic_rounding, element_words, whole.element(block.row, block.column)};
+  }
 };
 
 // Goes from block to block, row by row.
@@ -72,6 +77,19 @@ class Cursor {
   int64_t first_;
 };
 
+// Parameters of a dtype, without masters.
+template <class Parameter>
+struct Plain {
+  using Element = Parameter;
+  static Parameter* at(const Tensor& tensor, int64_t first) { return static_cast<Parameter*>(tensor.parameter) + first; }
+};
+
+// bf16 parameters with masters.
+struct Corrected {
+  using Element = BFloat16;
+  static MasterPointer at(const Tensor& tensor, int64_t first) { return masters_of(tensor, first); }
+};
+
 template <class T>
 T* at(void* tensor, int64_t i) {
   return tensor == nullptr ? nullptr : static_cast<T*>(tensor) + i;
@@ -88,24 +106,6 @@ Scales scales_of(const Tensor& tensor, const Block& block) {
           at<uint8_t>(tensor.square_scale, block.index)};
 }
 
-template <class Storage, bool kFast, bool kBounded>
-ADEMAMIX_NOINLINE void update_block_carefully(const VectorRates& rate, const BlockView<Storage>& view, uint32_t key) {
-  update_block<Storage, kFast, kBounded, true>(rate, view, key);
-}
-
-// Gradients that are not finite, or larger than their limit, are rare, and so are averages that forget at once. Only
-// blocks that have them are updated carefully.
-template <class Storage, bool kFast, bool kBounded>
-ADEMAMIX_INLINE int update(const Context& context, const Block& block, const BlockView<Storage>& view) {
-  const uint32_t key = context.block_words(context.whole.block(block.row, block.column));
-  const int skipped = context.tensor.skipped == nullptr ? 0 : count_nonfinite(view.gradient, block.count);
-  const bool plain = skipped == 0 && !context.rate.template forgetful<kFast>();
-  if (!plain || !update_block<Storage, kFast, kBounded, false>(context.rate, view, key)) {
-    update_block_carefully<Storage, kFast, kBounded>(context.rate, view, key);
-  }
-  return skipped;
-}
-
 // Asks for memory ahead of its use. The processor's own prefetching ends with each page of each tensor.
 template <class T>
 inline void prefetch(const void* tensor, int64_t first) {
@@ -113,21 +113,62 @@ inline void prefetch(const void* tensor, int64_t first) {
   for (size_t i = 0; i < kBlockSize * sizeof(T); i += 64) __builtin_prefetch(from + i);
 }
 
-template <class Storage, bool kFast, bool kBounded>
-ADEMAMIX_INLINE int update_in_place(const Context& context, const Block& block) {
-  const Tensor& tensor = context.tensor;
-  const int64_t ahead = block.first + 4 * kBlockSize;
-  if (ahead + kBlockSize <= tensor.size) {
-    prefetch<float>(tensor.parameter, ahead);
-    prefetch<float>(tensor.gradient, ahead);
-    if constexpr (kFast) prefetch<typename Storage::FastCode>(tensor.fast, ahead);
-    prefetch<typename Storage::SlowCode>(tensor.slow, ahead);
-    prefetch<typename Storage::SquareCode>(tensor.square, ahead);
+// The gradients of a whole block, times their factor. They are copied if they are not so already.
+struct Gradients {
+  const float* values;
+  alignas(64) float copy[kBlockSize];
+
+  ADEMAMIX_INLINE Gradients(const Context& context, int64_t first) {
+    const Tensor& tensor = context.tensor;
+    if (tensor.gradient_dtype == Dtype::f32 && context.gradient_factor == 1) {
+      values = static_cast<const float*>(tensor.gradient) + first;
+    } else {
+      read_block(copy, kBlockSize, tensor.gradient, tensor.gradient_dtype, first, kBlockSize);
+      for (float& g : copy) g *= context.gradient_factor;
+      values = copy;
+    }
   }
-  const BlockView<Storage> view{static_cast<float*>(tensor.parameter) + block.first,
-                                static_cast<const float*>(tensor.gradient) + block.first,
-                                codes_of<Storage>(tensor, block.first), scales_of(tensor, block), kBlockSize};
-  return update<Storage, kFast, kBounded>(context, block, view);
+
+  // Whether all are finite and within their limit. Most are below 2, and for those one bit of each tells.
+  ADEMAMIX_INLINE bool are_usual() const {
+    Words bits = all(0u);
+    for (int i = 0; i < kBlockSize; i += kLanes) bits |= bits_of(load(values + i));
+    return !any_set(bits, 0x40000000u) || are_limited(values);
+  }
+
+ private:
+  ADEMAMIX_NOINLINE static bool are_limited(const float* values) {
+    Words peak = all(0u);
+    for (int i = 0; i < kBlockSize; i += kLanes) peak = larger(peak, bits_of(load(values + i)) & 0x7fffffffu);
+    return largest(peak) <= bits_of(static_cast<float>(kGradientLimit));
+  }
+};
+
+template <class Storage, class Parameters, bool kFast>
+ADEMAMIX_INLINE void prefetch_block(const Tensor& tensor, int64_t first) {
+  if (first + kBlockSize > tensor.size) return;
+  prefetch<typename Parameters::Element>(tensor.parameter, first);
+  prefetch<typename Parameters::Element>(tensor.gradient, first);  // most have the dtype of their parameter
+  if constexpr (std::is_same_v<Parameters, Corrected>) prefetch<Correction>(tensor.correction, first);
+  if constexpr (kFast) prefetch<typename Storage::FastCode>(tensor.fast, first);
+  prefetch<typename Storage::SlowCode>(tensor.slow, first);
+  prefetch<typename Storage::SquareCode>(tensor.square, first);
+}
+
+// Updates a whole block where it is. False, with nothing changed, if one of its gradients is not usual, which is rare:
+// such a block has to be updated carefully.
+template <class Storage, bool kFast, bool kBounded, class Parameters>
+ADEMAMIX_INLINE bool update_in_place(const Context& context, const Block& block) {
+  const Tensor& tensor = context.tensor;
+  prefetch_block<Storage, Parameters, kFast>(tensor, block.first + 4 * kBlockSize);
+  const Gradients gradients(context, block.first);
+  const ParameterRounding rounding = context.rounding(block);
+  if (!gradients.are_usual() || !rounding.has_words_for(kBlockSize)) return false;
+  const auto parameter = Parameters::at(tensor, block.first);
+  const BlockView<Storage, std::remove_const_t<decltype(parameter)>> view{
+      parameter, gradients.values, codes_of<Storage>(tensor, block.first), scales_of(tensor, block), kBlockSize};
+  update_block<Storage, kFast, kBounded, false>(context.rate, view, context.key(block), rounding);
+  return true;
 }
 
 // The codes of a block that does not fill its last group, with zeros after them.
@@ -150,7 +191,7 @@ struct CodesCopy {
   }
 };
 
-// For all blocks that are not already fp32 and in whole groups.
+// Updates any block, in fp32 copies of its parameters and gradients, and returns how many elements were skipped.
 template <class Storage, bool kFast, bool kBounded>
 ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
@@ -158,41 +199,67 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   alignas(64) float parameter[kBlockSize];
   alignas(64) float gradient[kBlockSize];
   CodesCopy<Storage, kFast> copy;
-  read_block(parameter, size, tensor.parameter, tensor.parameter_dtype, block.first, block.count);
+  if (tensor.correction != nullptr) {
+    read_masters(parameter, size, masters_of(tensor, block.first), block.count);
+  } else {
+    read_block(parameter, size, tensor.parameter, tensor.parameter_dtype, block.first, block.count);
+  }
   read_block(gradient, size, tensor.gradient, tensor.gradient_dtype, block.first, block.count);
   for (int i = 0; i < block.count; ++i) gradient[i] *= context.gradient_factor;
   const typename Storage::Codes codes = codes_of<Storage>(tensor, block.first);
-  const BlockView<Storage> view{parameter, gradient, size == block.count ? codes : copy.read(codes, block.count, size),
-                                scales_of(tensor, block), size};
+  const BlockView<Storage, float*> view{parameter, gradient,
+                                        size == block.count ? codes : copy.read(codes, block.count, size),
+                                        scales_of(tensor, block), size};
+  const ParameterRounding rounding = context.rounding(block);
 
-  const int skipped = update<Storage, kFast, kBounded>(context, block, view);
+  update_block<Storage, kFast, kBounded, true>(context.rate, view, context.key(block), rounding);
 
-  write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, parameter,
-              context.stochastic_rounding ? &context.element_words : nullptr,
-              context.whole.element(block.row, block.column));
+  if (tensor.correction != nullptr) {
+    write_masters(masters_of(tensor, block.first), block.count, parameter, rounding);
+  } else {
+    write_block(tensor.parameter, tensor.parameter_dtype, block.first, block.count, parameter,
+                rounding.stochastic ? &rounding.random : nullptr, rounding.place);
+  }
   if (size != block.count) copy.write(codes, block.count);
-  return skipped;
+  return tensor.skipped == nullptr ? 0 : count_nonfinite(gradient, block.count);
 }
 
-template <class Storage, bool kFast, bool kBounded>
+template <class Storage, bool kFast, bool kBounded, class Parameters>
 int64_t update_run(const Run& run) {
   const Context context(run);
-  const bool in_place = context.in_place();
+  const bool forgetful = context.rate.template forgetful<kFast>();
   Cursor cursor(context.tensor.row_size, run.first);
   int64_t skipped = 0;
   for (int64_t i = 0; i < run.size; ++i) {
     const Block block = cursor.next();
-    skipped += in_place && block.count == kBlockSize ? update_in_place<Storage, kFast, kBounded>(context, block)
-                                                     : update_copy<Storage, kFast, kBounded>(context, block);
+    const bool in_place = block.count == kBlockSize && !forgetful &&
+                          update_in_place<Storage, kFast, kBounded, Parameters>(context, block);
+    if (!in_place) skipped += update_copy<Storage, kFast, kBounded>(context, block);
   }
   return skipped;
 }
 
+template <class Storage, class Parameters>
+Kernel with_flags(bool fast, bool bounded) {
+  if (fast) {
+    return bounded ? update_run<Storage, true, true, Parameters> : update_run<Storage, true, false, Parameters>;
+  }
+  return bounded ? update_run<Storage, false, true, Parameters> : update_run<Storage, false, false, Parameters>;
+}
+
 template <class Storage>
 Kernel kernel_of(const Tensor& tensor) {
+  const bool fast = tensor.fast != nullptr;
   const bool bounded = tensor.coefficients.bounds_slow();
-  if (tensor.fast != nullptr) return bounded ? update_run<Storage, true, true> : update_run<Storage, true, false>;
-  return bounded ? update_run<Storage, false, true> : update_run<Storage, false, false>;
+  switch (tensor.parameter_dtype) {
+    case Dtype::f32: return with_flags<Storage, Plain<float>>(fast, bounded);
+    case Dtype::f64: break;
+    case Dtype::bf16:
+      return tensor.correction != nullptr ? with_flags<Storage, Corrected>(fast, bounded)
+                                          : with_flags<Storage, Plain<BFloat16>>(fast, bounded);
+    case Dtype::f16: return with_flags<Storage, Plain<Float16>>(fast, bounded);
+  }
+  return nullptr;
 }
 
 }  // namespace

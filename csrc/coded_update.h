@@ -2,18 +2,13 @@
 #pragma once
 
 #include "coded_block.h"
+#include "parameter_vectors.h"
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
 
 inline Floats choose(Words mask, Floats a, Floats b) {
   return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
-}
-
-// x, no larger than the bound, as in plain_kernels.cpp.
-inline Floats bounded(Floats x, Floats bound) {
-  x = bound < x ? bound : x;
-  return x < -bound ? -bound : x;
 }
 
 // An average moves from its nearer end, as in plain_kernels.cpp; only with kCareful may that be x.
@@ -34,7 +29,6 @@ struct VectorRates {
   VectorAverage fast, slow, square;
   Floats slow_gain, slow_limit, step_size, eps, decay;
   Words skip;  // all ones: elements without a finite gradient stay
-  uint32_t suspect_square;  // the bits of half of what a gradient at the limit adds to a second moment
 
   explicit VectorRates(const Tensor& tensor) : VectorRates(tensor.coefficients, tensor.skipped != nullptr) {}
   VectorRates(const Coefficients& c, bool skips)
@@ -46,8 +40,7 @@ struct VectorRates {
         step_size(all(static_cast<float>(c.step_size))),
         eps(all(static_cast<float>(c.eps))),
         decay(all(static_cast<float>(c.decay))),
-        skip(all(skips ? ~0u : 0u)),
-        suspect_square(bits_of(static_cast<float>(c.square_rate * kGradientLimit * kGradientLimit / 2))) {}
+        skip(all(skips ? ~0u : 0u)) {}
 
   // An average that forgets more than half of itself in a step.
   template <bool kFast>
@@ -57,9 +50,9 @@ struct VectorRates {
 };
 
 // A block in memory, as whole groups of vectors.
-template <class Storage>
+template <class Storage, class Parameters>
 struct BlockView {
-  float* parameter;
+  Parameters parameter;  // a pointer, or one to masters
   const float* gradient;  // times the gradient factor
   typename Storage::Codes codes;
   Scales scales;
@@ -69,79 +62,56 @@ struct BlockView {
 // All ones where x is not finite.
 inline Words nonfinite(Floats x) { return 0u - (((bits_of(x) & 0x7fffffffu) + 0x00800000u) >> 31); }
 
-// The gradients from `i` on. Only with kCareful may some be beyond their limit.
-template <class Storage, bool kCareful>
-ADEMAMIX_INLINE Floats gradients(const BlockView<Storage>& block, int i) {
-  const Floats g = load(block.gradient + i);
-  if constexpr (!kCareful) return g;
+// Finite gradients within their limit.
+inline Floats limited(Floats g) {
   const Words sign = bits_of(g) & 0x80000000u;
   const Floats bounded = float_of(smaller(bits_of(g) ^ sign, bits_of(all(static_cast<float>(kGradientLimit)))) | sign);
   return choose(nonfinite(g), g, bounded);
 }
 
-// Writes the new moments of a block to `moments`. With kCareful, elements may have to stay as they are.
-template <class Storage, bool kFast, bool kCareful>
-ADEMAMIX_INLINE typename Storage::Watch update_moments(const VectorRates& rate, const BlockView<Storage>& block,
-                                                       Moments& moments) {
-  const typename Storage::template Decoder<kFast> old(block.codes, block.scales);
-  typename Storage::Watch watch;
-  for (int i = 0; i < block.size; i += kLanes) {
-    const Floats g = gradients<Storage, kCareful>(block, i);
-    const auto unless_kept = [&](Floats before, Floats after) {
-      return kCareful ? choose(nonfinite(g) & rate.skip, before, after) : after;
-    };
-    Floats new_fast = all(0.0f);
-    if constexpr (kFast) {
-      const Floats fast = old.fast(i);
-      new_fast = unless_kept(fast, rate.fast.template moved<kCareful>(fast, g));
-      store(moments.fast + i, new_fast);
-    }
-    const Floats slow = old.slow(i);
-    const Floats new_slow = unless_kept(slow, rate.slow.template moved<kCareful>(slow, g));
-    store(moments.slow + i, new_slow);
-    const Floats square = old.square(i);
-    const Floats new_square = unless_kept(square, rate.square.template moved<kCareful>(square, g * g));
-    store(moments.square + i, new_square);
-    watch.see(new_fast, new_slow, new_square);
-  }
-  return watch;
-}
-
-// Updates the vector of parameters that starts at i, from the new moments. With kBounded, slow parts may be bounded.
-template <class Storage, bool kFast, bool kBounded, bool kCareful>
-ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage>& block, const Moments& moments,
-                                       int i) {
-  const Floats fast = kFast ? load(moments.fast + i) : gradients<Storage, kCareful>(block, i);
-  const Floats slow = load(moments.slow + i);
-  const Floats square = load(moments.square + i);
+// The parameters after a step with these averages. With kBounded, slow parts may be bounded.
+template <bool kBounded>
+ADEMAMIX_INLINE Floats updated(const VectorRates& rate, Floats parameter, Floats fast, Floats slow, Floats square) {
   const Floats root = square_root(square) + rate.eps;
   Floats slow_part = rate.slow_gain * slow;
   if constexpr (kBounded) slow_part = bounded(slow_part, rate.slow_limit * root);
   const Floats direction = (fast + slow_part) / root;
-  const Floats before = load(block.parameter + i);
-  const Floats after = before - (rate.decay * before + rate.step_size * direction);
-  const Words stays = nonfinite(load(block.gradient + i)) & rate.skip;
-  store(block.parameter + i, kCareful ? choose(stays, before, after) : after);
+  return parameter - (rate.decay * parameter + rate.step_size * direction);
 }
 
-// Two passes, because a block's scales have to be known before its moments can be encoded. The parameters are left to
-// the second: divisions and square roots take long, and the encoding is work to do meanwhile.
-//
-// False, with nothing written, if a gradient may be beyond its limit: then the block has to be updated carefully.
-template <class Storage, bool kFast, bool kBounded, bool kCareful>
-ADEMAMIX_INLINE bool update_block(const VectorRates& rate, const BlockView<Storage>& block, uint32_t block_key) {
-  Moments moments;
-  const typename Storage::Watch watch = update_moments<Storage, kFast, kCareful>(rate, block, moments);
-  if (!kCareful && watch.largest_square() >= rate.suspect_square) return false;
-  typename Storage::template Encoder<kFast> encoder(moments, watch, block_key, block.size, block.scales);
+// One pass over a block. With kCareful, gradients may be beyond their limit or not finite, and elements may have to
+// stay as they are. `rounding` is for parameters that are not fp32.
+template <class Storage, bool kFast, bool kBounded, bool kCareful, class Parameters>
+ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage, Parameters>& block,
+                                  uint32_t block_key, const ParameterRounding& rounding) {
+  typename Storage::Scratch scratch;
+  typename Storage::template Coder<kFast, kCareful> coder(block.codes, block.scales, block_key, scratch);
+#pragma GCC unroll 2  // of AVX-512, a whole block: its constants need not be loaded before each
   for (int i = 0; i < block.size; i += kGroupSize) {
-    for (int k = 0; k < kGroupSize; k += kLanes) {
-      update_parameters<Storage, kFast, kBounded, kCareful>(rate, block, moments, i + k);
+    Group fast, slow, square, parameter;
+    for (int k = 0; k < 4; ++k) {
+      const int at = i + k * kLanes;
+      const Floats gradient = load(block.gradient + at);
+      const Floats g = kCareful ? limited(gradient) : gradient;
+      const auto unless_kept = [&](Floats before, Floats after) {
+        return kCareful ? choose(nonfinite(g) & rate.skip, before, after) : after;
+      };
+      fast.of[k] = g;
+      if constexpr (kFast) {
+        const Floats old_fast = coder.fast(at);
+        fast.of[k] = unless_kept(old_fast, rate.fast.template moved<kCareful>(old_fast, g));
+      }
+      const Floats old_slow = coder.slow(at), old_square = coder.square(at);
+      slow.of[k] = unless_kept(old_slow, rate.slow.template moved<kCareful>(old_slow, g));
+      square.of[k] = unless_kept(old_square, rate.square.template moved<kCareful>(old_square, g * g));
+      const Floats before = load_parameters(block.parameter + at);
+      parameter.of[k] =
+          unless_kept(before, updated<kBounded>(rate, before, fast.of[k], slow.of[k], square.of[k]));
     }
-    encoder.write(block.codes, i);
+    store_parameters(block.parameter, i, parameter, rounding);
+    coder.write(i, fast, slow, square);
   }
-  encoder.finish(block.codes, block.size, block.scales);
-  return true;
+  coder.finish(block.size);
 }
 
 }  // namespace ADEMAMIX_ISA

@@ -22,9 +22,10 @@ struct Grid {
 
   Floats decode_signed(Words code) const { return with_sign(decode(magnitude(code)), code); }
 
+  // What is added to the bits has the random bits of the format, and none of them are set in the rest of it.
   Words encode(Floats magnitude, Words random_word) const {
-    const Words noise = random_part(random_word);
-    return (bits_of(magnitude + float_of(offset_bits)) + noise + (kFormat.random_rest() - offset_bits)) >> kShift;
+    const Words noise = random_part(random_word) | (kFormat.random_rest() - offset_bits);
+    return (bits_of(magnitude + float_of(offset_bits)) + noise) >> kShift;
   }
 
   Words encode_signed(Floats x, Words random_word) const {
@@ -66,10 +67,17 @@ class SquareDecoder {
  private:
   SquareDecoder(uint32_t scale, bool wide)
       : offset_bits_(wide ? WideSquareGrid(wide_exponent(scale)).offset_bits : SquareGrid(scale).offset_bits),
-        shift_(wide ? WideSquareGrid::kShift : SquareGrid::kShift) {}
+        shift_(all(wide ? WideSquareGrid::kShift : SquareGrid::kShift)) {}
 
   Words offset_bits_;
-  uint32_t shift_;
+  Words shift_;
+};
+
+// The moments of a block in fp32.
+struct Moments {
+  alignas(64) float fast[kBlockSize];
+  alignas(64) float slow[kBlockSize];
+  alignas(64) float square[kBlockSize];
 };
 
 struct CompactStorage {
@@ -77,142 +85,162 @@ struct CompactStorage {
   using SlowCode = ademamix::SlowCode;
   using SquareCode = ademamix::SquareCode;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
+  using Scratch = Moments;
 
-  struct Grids {
-    FastGrid fast;
-    SlowGrid slow;
-    SquareGrid square;
+  // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
+  static constexpr uint32_t kLargestBits = kGreatestExponent << 23;
 
-    Grids(uint32_t fast_scale, uint32_t slow_scale, uint32_t square_scale)
-        : fast(fast_scale), slow(slow_scale), square(square_scale) {}
-  };
+  // The scale of the least power of two that is not below the value of these bits.
+  static uint32_t scale_above(uint32_t bits) {
+    const uint32_t scale = (bits + 0x7fffffu) >> 23;
+    return scale < kLeastExponent ? kLeastExponent : scale;
+  }
 
-  template <bool kFast>
-  class Decoder {
+  // A positive square never becomes 0: the division by its root would be one by eps alone.
+  static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
+
+  // Reads moments by the scales of a block, and writes them by the same ones: most blocks keep their scales from one
+  // step to the next. What no longer fits is encoded once more at the end. So no step waits for the largest of a block.
+  template <bool kFast, bool kCareful>
+  class Coder {
    public:
-    Decoder(const Codes& codes, const Scales& scales)
-        : codes_(codes), fast_(kFast ? *scales.fast : 0u), slow_(*scales.slow), square_(*scales.square) {}
-
-    Floats fast(int i) const { return fast_.decode_signed(widen(codes_.fast + i)); }
-    Floats slow(int i) const { return slow_.decode_signed(widen(codes_.slow + i)); }
-    Floats square(int i) const { return square_(widen(codes_.square + i)); }
-
-   private:
-    Codes codes_;
-    FastGrid fast_;
-    SlowGrid slow_;
-    SquareDecoder square_;
-  };
-
-  // The largest magnitudes, and the smallest square. Those of averages may pass over NaN: stored moments are finite, so
-  // only a gradient makes them NaN, and it does the same to the average of its squares.
-  struct Watch {
-    Floats fast = all(0.0f);
-    Floats slow = all(0.0f);
-    Words square = all(0u);
-    Words smallest_square = all(~0u);  // less 1, so that 0 is not the smallest
-
-    void see(Floats new_fast, Floats new_slow, Floats new_square) {
-      fast = larger_magnitude(fast, new_fast);
-      slow = larger_magnitude(slow, new_slow);
-      square = larger(square, bits_of(new_square));
-      smallest_square = smaller(smallest_square, bits_of(new_square) - 1u);
-    }
-
-    uint32_t largest_square() const { return largest(square); }
-  };
-
-  template <bool kFast>
-  class Encoder {
-   public:
-    ADEMAMIX_INLINE Encoder(const Moments& moments, const Watch& watch, uint32_t block_key, int size,
-                            const Scales& scales)
-        : moments_(&moments),
+    ADEMAMIX_INLINE Coder(const Codes& codes, const Scales& scales, uint32_t block_key, Moments& moments)
+        : moments_(moments),
+          codes_(codes),
+          scales_(scales),
           key_(block_key),
           block_key_(all(block_key)),
-          grids_(choose_grids(watch, size, scales)),
-          wide_(any_up_to(watch.smallest_square, ((*scales.square - kWellResolved) << 23) - 1)) {}
+          fast_(kFast ? *scales.fast : 0u),
+          slow_(*scales.slow),
+          square_(*scales.square),
+          old_square_(*scales.square) {}
 
-    ADEMAMIX_INLINE void write(const Codes& codes, int i) {
+    ADEMAMIX_INLINE Floats fast(int i) const { return fast_.decode_signed(widen(codes_.fast + i)); }
+    ADEMAMIX_INLINE Floats slow(int i) const { return slow_.decode_signed(widen(codes_.slow + i)); }
+    ADEMAMIX_INLINE Floats square(int i) const { return old_square_(widen(codes_.square + i)); }
+
+    ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
       if constexpr (kFast) {
-        write_group(codes.fast + i, moments_->fast + i, random,
-                    [this](Floats x, Words word) { return grids_.fast.encode_signed(x, word); });
+        write_group(codes_.fast + i, fast, random,
+                    [this](Floats x, Words word) { return fast_.encode_signed(x, word); });
+        store_group(moments_.fast + i, fast);
       }
-      write_group(codes.slow + i, moments_->slow + i, random,
-                  [this](Floats x, Words word) { return grids_.slow.encode_signed(x, word); });
-      if (wide_) return;
-      write_group(codes.square + i, moments_->square + i, random,
-                  [this](Floats x, Words word) { return not_zero(grids_.square.encode(x, word), x); });
+      write_group(codes_.slow + i, slow, random, [this](Floats x, Words word) { return slow_.encode_signed(x, word); });
+      store_group(moments_.slow + i, slow);
+      write_group(codes_.square + i, square, random,
+                  [this](Floats x, Words word) { return not_zero(square_.encode(x, word), x); });
+      store_group(moments_.square + i, square);
+      for (int k = 0; k < 4; ++k) {
+        if constexpr (kFast) fast_peak_ = larger_magnitude(fast_peak_, fast.of[k]);
+        slow_peak_ = larger_magnitude(slow_peak_, slow.of[k]);
+        square_peak_ = larger(square_peak_, bits_of(square.of[k]));
+      }
     }
 
-    // Writes the squares of a wide block.
-    ADEMAMIX_INLINE void finish(const Codes& codes, int size, const Scales& scales) const {
-      if (wide_) write_wide(codes.square, moments_->square, key_, size, scales.square);
+    ADEMAMIX_INLINE void finish(int size) {
+      const bool fits = (!kFast || is_scale_of(*scales_.fast, bits_of(fast_peak_))) &&
+                        is_scale_of(*scales_.slow, bits_of(slow_peak_)) && is_scale_of(*scales_.square, square_peak_);
+      if (fits && !any_in(codes_.square, size, 1, kBadlyResolvedCode)) return;
+      encode_again<kFast>(moments_, codes_, scales_, key_, size);
     }
 
    private:
-    // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
-    static constexpr uint32_t kLargestBits = kGreatestExponent << 23;
+    // Squares that are not well resolved have no larger code.
+    static constexpr uint8_t kBadlyResolvedCode =
+        (1 << kSquareFormat.mantissa_bits >> (kWellResolved - kSquareFormat.octaves)) + 1;
 
-    // A positive square never becomes 0: the division by its root would be one by eps alone.
-    static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
-
-    // Not a member: an encoder that is known elsewhere could not stay in registers.
-    ADEMAMIX_NOINLINE static void write_wide(SquareCode* codes, const float* squares, uint32_t block_key, int size,
-                                             uint8_t* scale) {
-      *scale = static_cast<uint8_t>(wide_scale(*scale));
-      const WideSquareGrid grid(wide_exponent(*scale));
-      for (int i = 0; i < size; i += kGroupSize) {
-        write_group(codes + i, squares + i, GroupWords(all(block_key), i),
-                    [&grid](Floats x, Words word) { return not_zero(grid.encode(x, word), x); });
-      }
+    // Whether this is the scale for the largest of these values.
+    static bool is_scale_of(uint32_t scale, Words values) {
+      const uint32_t least = scale == kLeastExponent ? 0 : ((scale - 1) << 23) + 1;
+      return scale >= kLeastExponent && !any_above(values, scale << 23) && (least == 0 || any_above(values, least - 1));
     }
 
-    ADEMAMIX_INLINE Grids choose_grids(const Watch& watch, int size, const Scales& scales) {
-      uint32_t fast = largest(bits_of(watch.fast));
-      uint32_t slow = largest(bits_of(watch.slow));
-      uint32_t square = largest(watch.square);
-      if (fast > kLargestBits || slow > kLargestBits || square > kLargestBits) {
-        if constexpr (kFast) fast = tame(tamed_.fast, moments_->fast, size);
-        slow = tame(tamed_.slow, moments_->slow, size);
-        square = tame(tamed_.square, moments_->square, size);
-        moments_ = &tamed_;
-      }
-      const uint32_t fast_scale = scale_above(fast);
-      const uint32_t slow_scale = scale_above(slow);
-      const uint32_t square_scale = scale_above(square);
-      if constexpr (kFast) *scales.fast = static_cast<uint8_t>(fast_scale);
-      *scales.slow = static_cast<uint8_t>(slow_scale);
-      *scales.square = static_cast<uint8_t>(square_scale);
-      return {fast_scale, slow_scale, square_scale};
-    }
-
-    // The scale of the least power of two that is not below the value of these bits.
-    static uint32_t scale_above(uint32_t bits) {
-      const uint32_t scale = (bits + 0x7fffffu) >> 23;
-      return scale < kLeastExponent ? kLeastExponent : scale;
-    }
-
-    // Copies values with 0 for those that are not finite and 2^126 for larger ones. Returns the largest magnitude.
-    ADEMAMIX_NOINLINE static uint32_t tame(float* to, const float* from, int size) {
-      uint32_t peak = 0;
-      for (int i = 0; i < size; ++i) {
-        const uint32_t bits = bits_of(from[i]) & 0x7fffffffu;
-        const uint32_t tamed = bits >= 0x7f800000u ? 0 : bits > kLargestBits ? kLargestBits : bits;
-        to[i] = from[i] < 0 ? -float_of(tamed) : float_of(tamed);
-        peak = tamed > peak ? tamed : peak;
-      }
-      return peak;
-    }
-
-    const Moments* moments_;
+    Moments& moments_;
+    Codes codes_;
+    Scales scales_;
     uint32_t key_;
     Words block_key_;
-    Moments tamed_;
-    Grids grids_;
-    bool wide_;
+    FastGrid fast_;
+    SlowGrid slow_;
+    SquareGrid square_;
+    SquareDecoder old_square_;
+    Floats fast_peak_ = all(0.0f);
+    Floats slow_peak_ = all(0.0f);
+    Words square_peak_ = all(0u);
   };
+
+ private:
+  // Encodes what the scales of before do not fit. It takes copies, and nothing of the coder itself, which could
+  // otherwise not stay in registers.
+  template <bool kFast>
+  ADEMAMIX_NOINLINE static void encode_again(Moments& moments, Codes codes, Scales scales, uint32_t key, int size) {
+    uint32_t fast = kFast ? largest_magnitude(moments.fast, size) : 0;
+    uint32_t slow = largest_magnitude(moments.slow, size);
+    uint32_t square = largest_magnitude(moments.square, size);
+    const bool tames = fast > kLargestBits || slow > kLargestBits || square > kLargestBits;
+    if (tames) {
+      if constexpr (kFast) fast = tame(moments.fast, size);
+      slow = tame(moments.slow, size);
+      square = tame(moments.square, size);
+    }
+    if constexpr (kFast) {
+      if (tames || scale_above(fast) != *scales.fast) {
+        *scales.fast = static_cast<uint8_t>(scale_above(fast));
+        const FastGrid grid(*scales.fast);
+        encode(codes.fast, moments.fast, key, size, [&](Floats x, Words word) { return grid.encode_signed(x, word); });
+      }
+    }
+    if (tames || scale_above(slow) != *scales.slow) {
+      *scales.slow = static_cast<uint8_t>(scale_above(slow));
+      const SlowGrid grid(*scales.slow);
+      encode(codes.slow, moments.slow, key, size, [&](Floats x, Words word) { return grid.encode_signed(x, word); });
+    }
+    if (has_badly_resolved(moments.square, size, scale_above(square))) {
+      *scales.square = static_cast<uint8_t>(wide_scale(scale_above(square)));
+      encode_squares(WideSquareGrid(wide_exponent(*scales.square)), codes.square, moments.square, key, size);
+    } else if (tames || scale_above(square) != *scales.square) {
+      *scales.square = static_cast<uint8_t>(scale_above(square));
+      encode_squares(SquareGrid(*scales.square), codes.square, moments.square, key, size);
+    }
+  }
+
+  template <class Grid>
+  static void encode_squares(const Grid& grid, SquareCode* codes, const float* squares, uint32_t key, int size) {
+    encode(codes, squares, key, size, [&](Floats x, Words word) { return not_zero(grid.encode(x, word), x); });
+  }
+
+  // Whether a positive square is too small for the codes of a scale.
+  static bool has_badly_resolved(const float* squares, int size, uint32_t scale) {
+    Words smallest = all(~0u);  // less 1, so that 0 is not the smallest
+    for (int i = 0; i < size; i += kLanes) smallest = smaller(smallest, bits_of(load(squares + i)) - 1u);
+    return any_up_to(smallest, ((scale - kWellResolved) << 23) - 1);
+  }
+
+  template <class Code, class Encode>
+  ADEMAMIX_INLINE static void encode(Code* codes, const float* moments, uint32_t key, int size, const Encode& code) {
+    for (int i = 0; i < size; i += kGroupSize) {
+      write_group(codes + i, load_group(moments + i), GroupWords(all(key), i), code);
+    }
+  }
+
+  static uint32_t largest_magnitude(const float* x, int size) {
+    Words peak = all(0u);
+    for (int i = 0; i < size; i += kLanes) peak = larger(peak, bits_of(load(x + i)) & 0x7fffffffu);
+    return largest(peak);
+  }
+
+  // Replaces values that are not finite by 0 and larger ones by 2^126. Returns the largest magnitude.
+  static uint32_t tame(float* x, int size) {
+    uint32_t peak = 0;
+    for (int i = 0; i < size; ++i) {
+      const uint32_t bits = bits_of(x[i]) & 0x7fffffffu;
+      const uint32_t tamed = bits >= 0x7f800000u ? 0 : bits > kLargestBits ? kLargestBits : bits;
+      x[i] = x[i] < 0 ? -float_of(tamed) : float_of(tamed);
+      peak = tamed > peak ? tamed : peak;
+    }
+    return peak;
+  }
 };
 
 }  // namespace ADEMAMIX_ISA

@@ -22,6 +22,10 @@ constexpr uint32_t kLaneStep = 0x9e3779b9u;
 constexpr int kBF16Shift = 16;
 constexpr uint32_t kBF16Mask = (1u << kBF16Shift) - 1;
 
+using Correction = int8_t;
+constexpr int kMasterShift = 8;
+constexpr uint32_t kMasterMask = (1u << kMasterShift) - 1;
+
 using FastCode = int8_t;
 using SlowCode = int16_t;
 using SquareCode = uint8_t;

@@ -13,6 +13,7 @@ namespace ADEMAMIX_ISA {
 constexpr int kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Words = uint32_t __attribute__((vector_size(32)));
+using SignedWords = int32_t __attribute__((vector_size(32)));
 
 inline Words bits_of(Floats x) { return (Words)x; }
 inline Floats float_of(Words x) { return (Floats)x; }
@@ -67,6 +68,30 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
   return float_of(larger(bits_of(peak), bits_of(x) & 0x7fffffffu));
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
+
+inline Floats bounded(Floats x, Floats bound) {
+  x = bound < x ? bound : x;
+  return x < -bound ? -bound : x;
+}
+
+inline bool any_above(Words x, uint32_t limit) {
+  const __m256i v = (__m256i)x;
+  const __m256i within = _mm256_cmpeq_epi32(_mm256_max_epu32(v, (__m256i)all(limit)), (__m256i)all(limit));
+  return _mm256_movemask_epi8(within) != -1;
+}
+
+inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
+  __m256i found = _mm256_setzero_si256();
+  const __m256i range = _mm256_set1_epi8(static_cast<char>(last - first));
+  for (int i = 0; i < size; i += 32) {
+    const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
+    const __m256i above = _mm256_sub_epi8(code, _mm256_set1_epi8(static_cast<char>(first)));
+    found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_min_epu8(above, range), above));
+  }
+  return _mm256_movemask_epi8(found) != 0;
+}
+
+inline bool any_set(Words x, uint32_t bits) { return !_mm256_testz_si256((__m256i)x, (__m256i)all(bits)); }
 
 inline bool any_up_to(Words x, uint32_t limit) {
   const __m256i v = (__m256i)x;

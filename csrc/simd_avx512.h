@@ -22,6 +22,7 @@ namespace ADEMAMIX_ISA {
 constexpr int kLanes = 16;
 using Floats = float __attribute__((vector_size(64)));
 using Words = uint32_t __attribute__((vector_size(64)));
+using SignedWords = int32_t __attribute__((vector_size(64)));
 
 inline Words bits_of(Floats x) { return (Words)x; }
 inline Floats float_of(Words x) { return (Floats)x; }
@@ -85,6 +86,27 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
   return (Floats)_mm512_range_ps((__m512)peak, (__m512)x, kLargerMagnitudeWithoutSign);
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
+
+inline Floats bounded(Floats x, Floats bound) {
+  x = (Floats)_mm512_min_ps((__m512)bound, (__m512)x);
+  return (Floats)_mm512_max_ps((__m512)-bound, (__m512)x);
+}
+
+inline bool any_above(Words x, uint32_t limit) {
+  return _mm512_cmpgt_epu32_mask((__m512i)x, (__m512i)all(limit)) != 0;
+}
+
+inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
+  __mmask64 found = 0;
+  const __m512i range = _mm512_set1_epi8(static_cast<char>(last - first));
+  for (int i = 0; i < size; i += 64) {
+    const __m512i above = _mm512_sub_epi8(_mm512_loadu_si512(codes + i), _mm512_set1_epi8(static_cast<char>(first)));
+    found |= _mm512_cmple_epu8_mask(above, range);
+  }
+  return found != 0;
+}
+
+inline bool any_set(Words x, uint32_t bits) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)all(bits)) != 0; }
 
 inline bool any_up_to(Words x, uint32_t limit) {
   return _mm512_cmple_epu32_mask((__m512i)x, (__m512i)all(limit)) != 0;

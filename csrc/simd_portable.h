@@ -14,6 +14,7 @@ namespace ADEMAMIX_ISA {
 constexpr int kLanes = 4;
 using Floats = float __attribute__((vector_size(16)));
 using Words = uint32_t __attribute__((vector_size(16)));
+using SignedWords = int32_t __attribute__((vector_size(16)));
 
 inline Words bits_of(Floats x) { return (Words)x; }
 inline Floats float_of(Words x) { return (Floats)x; }
@@ -85,6 +86,33 @@ inline Floats larger_magnitude(Floats peak, Floats x) {
 }
 // NaN if one of them is. It may be NaN too if there was a value that is infinite or nearly so.
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
+
+// x, no larger than the bound. Where that is NaN, as infinity times 0 is, x stays, and so does NaN.
+inline Floats bounded(Floats x, Floats bound) {
+  x = bound < x ? bound : x;
+  return x < -bound ? -bound : x;
+}
+
+// Whether a lane is above `limit`.
+inline bool any_above(Words x, uint32_t limit) {
+  bool found = false;
+  for (int i = 0; i < kLanes; ++i) found |= x[i] > limit;
+  return found;
+}
+
+// Whether one of so many codes, a multiple of four vectors, is between `first` and `last`.
+inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
+  bool found = false;
+  for (int i = 0; i < size; ++i) found |= static_cast<uint8_t>(codes[i] - first) <= last - first;
+  return found;
+}
+
+// Whether a lane has one of these bits.
+inline bool any_set(Words x, uint32_t bits) {
+  bool found = false;
+  for (int i = 0; i < kLanes; ++i) found |= (x[i] & bits) != 0;
+  return found;
+}
 
 // Whether a lane is at most `limit`.
 inline bool any_up_to(Words x, uint32_t limit) {

@@ -18,12 +18,13 @@ namespace ademamix {
 class StateLayout {
  public:
   // `moments` are the names of the fast average, if it is stored, of the slow one and of the squares; `scales` those of
-  // their scales, if they are coded; and `absent` is a name that must not be there. `types` are the element types of
+  // their scales, if they are coded; and `absent` are names that must not be there. `types` are the element types of
   // reduced moments, and empty if they are those of the arithmetic.
-  StateLayout(nanobind::list moments, std::vector<int> types, nanobind::list scales, nanobind::list clocks,
-              nanobind::list counts, nanobind::object absent)
+  StateLayout(nanobind::list moments, std::vector<int> types, nanobind::list corrections, nanobind::list scales,
+              nanobind::list clocks, nanobind::list counts, nanobind::list absent)
       : moments_(std::move(moments)),
         types_(std::move(types)),
+        corrections_(std::move(corrections)),
         scales_(std::move(scales)),
         clocks_(std::move(clocks)),
         counts_(std::move(counts)),
@@ -43,12 +44,15 @@ class StateLayout {
       if (!alike(reader, entry(state, moments_, i), shape, other, found)) return false;
       if (found.type != (types_.empty() ? plain : static_cast<ElementType>(types_[i]))) return false;
     }
+    for (size_t i = 0; i < corrections_.size(); ++i) {
+      if (!alike(reader, entry(state, corrections_, i), shape, other, found)) return false;
+      if (found.type != element_type<Correction>()) return false;
+    }
     for (size_t i = 0; i < scales_.size(); ++i) {
       if (!is_of(reader, entry(state, scales_, i), ElementType::u8, blocks_of(shape, memory.size))) return false;
     }
     return all_of_one(reader, state, clocks_, ElementType::f32) &&
-           all_of_one(reader, state, counts_, ElementType::i64) &&
-           (absent_.is_none() || PyDict_GetItem(state.ptr(), absent_.ptr()) == nullptr);
+           all_of_one(reader, state, counts_, ElementType::i64) && none_of(state, absent_);
   }
 
  private:
@@ -77,6 +81,13 @@ class StateLayout {
     return true;
   }
 
+  static bool none_of(nanobind::handle state, const nanobind::list& names) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (entry(state, names, i).is_valid()) return false;
+    }
+    return true;
+  }
+
   static int64_t blocks_of(const DLTensor& shape, int64_t size) {
     if (size == 0 || shape.ndim == 0) return 0;
     const int64_t rows = shape.ndim == 1 ? 1 : shape.shape[0];
@@ -94,8 +105,7 @@ class StateLayout {
 
   nanobind::list moments_;
   std::vector<int> types_;
-  nanobind::list scales_, clocks_, counts_;
-  nanobind::object absent_;
+  nanobind::list corrections_, scales_, clocks_, counts_, absent_;
 };
 
 }  // namespace ademamix

@@ -62,6 +62,7 @@ struct Tensor {
   Storage storage;
   Coefficients coefficients;
   Shard shard = {};
+  Correction* correction = nullptr;  // of bf16 parameters that have masters of 24 bits
 };
 
 struct Options {

@@ -64,6 +64,16 @@ def test_spike(run_quickly):
     assert "left" in told
 
 
+def test_block_scales(run_quickly):
+    printed, _, stored = run_quickly("block_scales")
+    assert list(stored["parts"]) == ["language model", "bench", "one gradient"]
+    last = {name: found["6"] for name, found in stored["parts"].items()}
+    assert last["bench"]["wide"] == 0.0
+    assert last["one gradient"]["wide"] > 0.5
+    assert all(0 <= share <= 1 for found in last.values() for share in found.values())
+    assert f"| {100 * last['one gradient']['wide']:.2f}%" in printed
+
+
 def test_live_gradients(run_quickly):
     printed, _, stored = run_quickly("live_gradients")
     last = stored["parts"]["6"]["cosines"]

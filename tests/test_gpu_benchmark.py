@@ -106,9 +106,9 @@ def test_a_whole_run(gpu, capsys, monkeypatch):
     monkeypatch.setattr(gpu, "FUSED", tuple(row for row in gpu.FUSED if "beta1" not in row.setting.state))
     report = gpu.run({"card": "no GPU"}, SMALL, repeats=1, device="cpu", timer=Timer())
     printed = capsys.readouterr().out
-    assert printed.count("agrees with the readable path") == 6
+    assert printed.count("agrees with the readable path") == 9
     assert "DISAGREES" not in printed
-    assert len(report["rows"]) == 10
+    assert len(report["rows"]) == 13
     assert all(row["gpu"] > 0 for row in report["rows"])
     assert {row["path"] for row in report["rows"]} == {"fused", "foreach"}
     assert json.loads(json.dumps(report))["parameters"] == 64 * 64 + 5
@@ -116,7 +116,7 @@ def test_a_whole_run(gpu, capsys, monkeypatch):
 
 @pytest.mark.triton
 @interpreted
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "24bit"])
 @pytest.mark.parametrize("state", ["bf16", "compact-beta1-0"])
 def test_its_steps_in_the_interpreter(gpu, monkeypatch, precision, state):
     monkeypatch.setattr(step, "runs_on_triton", lambda param: True)

@@ -13,22 +13,22 @@ from cases import make
 SHAPES = [(66, 512), (65, 300), (12, 4, 128), (3, 2048), (512, 32), (9,), (), (1 << 17,), ((1 << 17) + 5,)]
 
 
-def measured(optimizer):
-    """The bytes of all moments and scales in this process."""
+def measured(optimizer, keys="exp_avg"):
+    """The bytes of all moments and scales in this process, or of what else has such keys."""
     states = optimizer.state.values()
-    return sum(local(value).nbytes for state in states for key, value in state.items() if key.startswith("exp_avg"))
+    return sum(local(value).nbytes for state in states for key, value in state.items() if key.startswith(keys))
 
 
-def optimizer_of(params, state):
+def optimizer_of(params, state, master=None):
     if state == "adamw":
         return torch.optim.AdamW(params)
     storage, _, without_fast = state.partition("-")
-    return make(params, betas=(0.0 if without_fast else 0.9, 0.999, 0.9999), state_storage=storage)
+    return make(params, betas=(0.0 if without_fast else 0.9, 0.999, 0.9999), state_storage=storage, master=master)
 
 
-def stepped(shapes, state, dtype):
+def stepped(shapes, state, dtype, master=None):
     params = [torch.zeros(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-    optimizer = optimizer_of(params, state)
+    optimizer = optimizer_of(params, state, master)
     for param in params:
         param.grad = torch.ones_like(param)
     optimizer.step()
@@ -42,6 +42,24 @@ def test_the_state_of_one_device_is_that_of_the_plan(state, dtype):
     for shapes in (SHAPES, *([shape] for shape in SHAPES)):
         planned = plan(shapes, state, devices=1, shard="ddp", precision=precision).state
         assert measured(stepped(shapes, state, dtype)) == planned, shapes
+
+
+@pytest.mark.parametrize("state", [state for state in STATE_FORMATS if state != "adamw"])
+def test_masters_of_24_bits_take_a_byte_beside_each_parameter(state):
+    planned = plan(SHAPES, state, devices=1, shard="ddp", precision="24bit")
+    optimizer = stepped(SHAPES, state, torch.bfloat16, master="24bit")
+    assert (measured(optimizer), measured(optimizer, "correction")) == (planned.state, planned.master)
+
+
+def test_seven_bytes_a_parameter_and_what_adamw_takes_with_fp32_masters():
+    """Without gradients, which gradient release frees."""
+    elements = 1 << 20
+    found = {}
+    for state in ("compact", "adamw"):
+        device = plan(weights_of(elements), state, devices=1, shard="ddp", precision="24bit")
+        found[state] = (device.memory - device.gradients) / elements
+    assert found["adamw"] == 14
+    assert 7 < found["compact"] < 7.03
 
 
 @pytest.mark.parametrize("state", STATE_FORMATS)

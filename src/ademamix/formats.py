@@ -41,6 +41,15 @@ LANE_STEP = 0x9E3779B9  # between the words of neighbours in a block: 2^32 over 
 BF16_SHIFT = 16
 BF16_MASK = (1 << BF16_SHIFT) - 1
 
+# A bf16 parameter and its correction, a signed byte, are the upper 24 bits of an fp32 number, their master:
+#     bits(master) = (bits(parameter) << BF16_SHIFT) + (correction << MASTER_SHIFT)
+# The correction is the last byte of the three, and the parameter is the bf16 number nearest to the master. Only a
+# parameter that is 0 is its own master, whatever its correction: someone may have written it, as masks do. Rounding to
+# 24 bits takes the lowest of the bits that round a parameter.
+MASTER_SHIFT = 8
+MASTER_MASK = (1 << MASTER_SHIFT) - 1
+CORRECTION = "int8"
+
 
 class BlockCode(NamedTuple):
     """An offset float: :mod:`ademamix.pytorch.block_codes` explains it."""

@@ -35,12 +35,13 @@ ALPHA = _DefaultFloat(5.0)
 STATE_STORAGE = _DefaultStr("fp32")
 ROUNDING_SEED = _DefaultInt(0)
 STATE_STORAGES = ("fp32", "bf16", "compact")
+MASTERS = (None, "24bit")
 NONFINITE = ("propagate", "skip")
 LAST_STEP = 2**53
 
 # The settings of a loaded checkpoint that an explicit argument of the constructor changes; all others stay.
 FOLLOWING_HORIZON = ("beta3", "alpha_warmup", "beta3_warmup")
-OVERRIDING = ("total_steps", "alpha", *FOLLOWING_HORIZON, "beta3_start", "slow_clip", "state_storage")
+OVERRIDING = ("total_steps", "alpha", *FOLLOWING_HORIZON, "beta3_start", "slow_clip", "state_storage", "master")
 
 
 def given_names(settings: Mapping[str, Any]) -> list[str]:
@@ -306,6 +307,8 @@ def _check_execution(raw: Mapping[str, Any]) -> None:
         raise ValueError(f"nonfinite must be one of {NONFINITE}, got {raw['nonfinite']!r}")
     if raw["state_storage"] not in STATE_STORAGES:
         raise ValueError(f"state_storage must be one of {STATE_STORAGES}, got {raw['state_storage']!r}")
+    if raw["master"] not in MASTERS:
+        raise ValueError(f"master must be one of {MASTERS}, got {raw['master']!r}")
     if raw["stochastic_rounding"] not in (None, True, False):
         raise ValueError(f"stochastic_rounding must be True, False or None, got {raw['stochastic_rounding']!r}")
     if raw["stochastic_rounding"] and raw["differentiable"]:
@@ -315,6 +318,8 @@ def _check_execution(raw: Mapping[str, Any]) -> None:
             f"state_storage={str(raw['state_storage'])!r} rounds the moments, which has no derivative: "
             "differentiable=True needs state_storage='fp32'"
         )
+    if raw["master"] is not None and raw["differentiable"]:
+        raise ValueError(f"master={raw['master']!r} rounds the parameters, which has no derivative: leave it out")
     if raw["fused"] and raw["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together")
     if raw["fused"] and raw["differentiable"]:

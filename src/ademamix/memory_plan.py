@@ -1,7 +1,7 @@
 r"""Memory and traffic of each device that trains a model, by arithmetic alone: ``ademamix plan`` prints it.
 
 A model of N parameters on D devices, in bytes per device, where p, g, w and s are the bytes of a parameter, a gradient,
-a master weight and the optimizer's state of a parameter:
+a master weight, or of what it has beside a parameter that is a part of it, and the optimizer's state of a parameter:
 
 ========  ==========  =========  ======  =====  ====================================================
 sharding  parameters  gradients  master  state  sent in each step
@@ -14,7 +14,8 @@ fsdp      p N/D       g N/D      w N/D   s N/D  reduce-scatter g N (D-1)/D, all-
 
 What is sent assumes rings, which are optimal: a device passes on all parts but one. FSDP gathers the parameters twice,
 for the forward and for the backward pass. With a master copy it keeps that alone: the copy that a layer computes with
-is made when it is gathered. AdEMAMix sends what AdamW sends, since its steps do not communicate.
+is made when it is gathered. A 24-bit master is no copy: two of its three bytes are the bf16 parameter. AdEMAMix sends
+what AdamW sends, since its steps do not communicate.
 
 Not counted: activations, layers while they are gathered, buffers of the communication, and the clocks, which are a few
 bytes for each tensor in host memory.
@@ -34,7 +35,7 @@ from ademamix.formats import BLOCK, is_large
 
 
 class Precision(NamedTuple):
-    """The bytes of a parameter, a gradient and a master weight; 0 where there is no master copy."""
+    """The bytes of a parameter, a gradient and a master weight; of the last, those beside the parameter, or 0."""
 
     parameter: int
     gradient: int
@@ -64,6 +65,7 @@ class StateFormat(NamedTuple):
 PRECISIONS = {
     "fp32": Precision(4, 4, 0, "fp32 parameters and gradients"),
     "bf16": Precision(2, 2, 0, "bf16 parameters and gradients, no master copy"),
+    "24bit": Precision(2, 2, 1, "bf16 parameters and gradients, a byte beside each parameter for a 24-bit master"),
     "mixed": Precision(2, 4, 4, "computes in bf16, with gradients and a master copy in fp32"),
 }
 SHARDINGS = {
@@ -149,7 +151,8 @@ def plan(shapes: Sequence[Sequence[int]], state: str, *, devices: int, shard: st
     """Return what a device keeps and sends when a model with parameters of these shapes is trained.
 
     The shapes of a torch model are ``[param.shape for param in model.parameters()]``. FSDP divides the rows of each,
-    ZeRO one vector of all. With bf16 parameters and no master copy, torch's AdamW has moments in bf16 as well.
+    ZeRO one vector of all. With bf16 parameters and no master copy, torch's AdamW has moments in bf16 as well. It knows
+    no 24-bit masters, and has a master copy in fp32 where others have these.
 
     >>> llama = weights_of(70_000_000_000)
     >>> device = plan(llama, "compact", devices=1024, shard="fsdp", precision="mixed")
@@ -165,10 +168,12 @@ def plan(shapes: Sequence[Sequence[int]], state: str, *, devices: int, shard: st
         precision: one of :data:`PRECISIONS`.
     """
     kept, widths = SHARDINGS[shard], PRECISIONS[precision]
+    if state == "adamw" and precision == "24bit":
+        widths = widths._replace(master=PRECISIONS["mixed"].master)
     whole = sum(math.prod(shape) for shape in shapes)
     part = sum(part_of(shape, devices) for shape in shapes) if kept.parameters else -(-whole // devices)
     others = devices - 1
-    has_only_master = kept.parameters and widths.master > 0
+    has_only_master = kept.parameters and widths.master > widths.parameter
     return DevicePlan(
         parameters=0 if has_only_master else widths.parameter * (part if kept.parameters else whole),
         gradients=widths.gradient * (part if kept.gradients else whole),

@@ -83,6 +83,27 @@ def test_settings_are_those_of_a_switch_unless_given(begun: tuple[Any, Path]) ->
             assert (group["lr"], group["eps"], group["weight_decay"]) == (3e-3, 1e-7, 0.1)
 
 
+def test_masters_keep_their_corrections_and_adamw_has_none(tmp_path: Path) -> None:
+    param = torch.ones(70, 70, dtype=torch.bfloat16)
+    optimizer = AdEMAMix([param], total_steps=9, state_storage="compact", master="24bit")
+    for _ in range(3):
+        param.grad = torch.randn(70, 70).bfloat16()
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "compact.pt")
+    convert(tmp_path / "compact.pt", tmp_path / "fp32.pt", state_storage="fp32")
+    stored = torch.load(tmp_path / "fp32.pt", weights_only=True)
+    assert torch.equal(stored["state"][0]["correction"], optimizer.state[param]["correction"])
+    other = AdEMAMix([param.clone()], total_steps=9)
+    other.load_state_dict(stored)
+    assert torch.equal(other.master_parameters()[0], optimizer.master_parameters()[0])
+
+    convert(tmp_path / "compact.pt", tmp_path / "adamw.pt", "adamw")
+    stored = torch.load(tmp_path / "adamw.pt", weights_only=True)
+    assert stored["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert stored["state"][0]["exp_avg"].dtype == torch.float32
+    assert torch.equal(stored["state"][0]["exp_avg_sq"], values_of(optimizer.state[param], "exp_avg_sq"))
+
+
 def test_a_storage_is_converted(tmp_path: Path) -> None:
     """From AdamW to codes, from these to bf16, and back to AdamW: rounded to nearest each time, and no more."""
     param = torch.randn(70, 70, generator=torch.Generator().manual_seed(0)).requires_grad_()

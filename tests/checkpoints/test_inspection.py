@@ -15,6 +15,7 @@ import torch
 from ademamix import AdEMAMix, beta3_at
 from ademamix.checkpoints import CheckpointError, inspect
 from ademamix.checkpoints.inspection import State
+from ademamix.lab.report.checkpoint import text
 from ademamix.optax import ademamix
 from fixtures.foreign import write_foreign as foreign
 from written_by import ROWS, SAVED
@@ -22,14 +23,20 @@ from written_by import ROWS, SAVED
 FOREIGN = Path(foreign.__file__).parent
 
 
-def stepped(path: Path, shapes: dict[str, tuple[int, ...]], gradients: Any = torch.randn, **settings: Any) -> AdEMAMix:
+def stepped(
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    gradients: Any = torch.randn,
+    dtype: torch.dtype = torch.float32,
+    **settings: Any,
+) -> AdEMAMix:
     """Write a state after 60 steps, with names."""
     torch.manual_seed(0)
-    params = {name: torch.zeros(shape, requires_grad=True) for name, shape in shapes.items()}
+    params = {name: torch.zeros(shape, dtype=dtype, requires_grad=True) for name, shape in shapes.items()}
     optimizer = AdEMAMix(params.items(), **{"total_steps": 1000, **settings})
     for _ in range(60):
         for param in params.values():
-            param.grad = gradients(param.shape)
+            param.grad = gradients(param.shape).to(dtype)
         optimizer.step()
     torch.save({"optimizer": optimizer.state_dict()}, path)
     return optimizer
@@ -67,6 +74,16 @@ def test_bytes_and_dtypes_are_those_of_the_file(tmp_path: Path, storage: str, by
     assert sum(state.bytes.values()) == diagnostics["reduced_bytes"] + diagnostics["full_bytes"]
     assert state.bytes["m2"] == bytes_of_m2
     assert state.dtypes["m2"] == [{"fp32": "float32", "bf16": "bfloat16", "compact": "int16"}[storage]]
+
+
+def test_corrections_of_masters_are_counted(tmp_path: Path) -> None:
+    shapes = {"weight": (70, 70), "bias": (9,)}
+    stepped(tmp_path / "run.pt", shapes, dtype=torch.bfloat16, state_storage="compact", master="24bit")
+    state = only(tmp_path / "run.pt")
+    assert state.bytes["correction"] == 4909
+    assert state.dtypes["correction"] == ["int8"]
+    assert "correction  int8" in text(inspect(tmp_path / "run.pt"), 80)
+    assert not state.warnings
 
 
 @pytest.mark.parametrize("row", ["plain", "nested", "distributed", "flattened", "accelerate"])

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver_coded.h"
+#include "driver_stream.h"
 #include "driver_tensors.h"
 #include "driver_xla.h"
 #include "parallel.h"
@@ -28,19 +29,28 @@ constexpr int kCodes = 1 << 16;
 
 struct Example {
   Array parameter, gradient, fast, slow, square;
+  std::vector<int8_t> correction;
   ademamix::Coefficients coefficients;
   int64_t skipped = 0;
 
   Example(const Format& p, const Format& g, size_t lead, size_t size, const ademamix::Coefficients& c)
       : parameter(p, lead, size), gradient(g, lead, size), fast(moment(p), lead, size), slow(moment(p), lead, size),
-        square(moment(p), lead, size), coefficients(c) {}
+        square(moment(p), lead, size), correction(size), coefficients(c) {}
 
   static const Format& moment(const Format& p) { return &p == &kF64 ? kF64 : kF32; }
+
+  void digest() const {
+    for (const Array* array : {&parameter, &fast, &slow, &square}) add_to_digest(*array);
+  }
+
+  double value(size_t i, const Flags& flags) const {
+    return flags.corrected ? master(parameter.at<uint16_t>(i), correction[i]) : parameter[i];
+  }
 
   bool same_bits(const Example& other) const {
     return parameter.bytes == other.parameter.bytes && gradient.bytes == other.gradient.bytes &&
            fast.bytes == other.fast.bytes && slow.bytes == other.slow.bytes && square.bytes == other.square.bytes &&
-           skipped == other.skipped;
+           correction == other.correction && skipped == other.skipped;
   }
 };
 
@@ -53,6 +63,7 @@ void run(std::vector<Example>& examples, const Flags& flags, double factor, int 
     tensor.fast = flags.fast ? e.fast.data() : nullptr;
     tensor.slow = e.slow.data();
     tensor.square = e.square.data();
+    tensor.correction = flags.corrected ? e.correction.data() : nullptr;
     tensor.skipped = flags.skip ? &e.skipped : nullptr;
     tensor.size = static_cast<int64_t>(e.parameter.size);
     tensor.index = static_cast<int64_t>(tensors.size());
@@ -71,7 +82,7 @@ constexpr size_t kSizes[] = {0, 1, 3, 31, 1000, 16383, 16384, 16385, 50001};
 
 std::vector<Example> random_examples(const Format& p, const Format& g) {
   std::mt19937 random(17);
-  std::normal_distribution<double> normal;
+  const Normal normal;
   std::vector<Example> examples;
   for (size_t lead : {0, 1}) {
     for (size_t size : kSizes) {
@@ -84,6 +95,7 @@ std::vector<Example> random_examples(const Format& p, const Format& g) {
         e.fast.set(i, 0.1 * normal(random));
         e.slow.set(i, 0.1 * normal(random));
         e.square.set(i, std::abs(normal(random)));
+        e.correction[i] = static_cast<int8_t>(random() % 256);
       }
       constexpr double kSpecial[] = {kNaN, kInfinity, -kInfinity, 1e300, 3e38, -1e20, 2e19};
       for (size_t i = size % 7; i < size; i += 41) e.gradient.set(i, kSpecial[i % 7]);
@@ -98,11 +110,14 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
   const Format& p = *start.parameter.format;
   const ademamix::Coefficients& c = start.coefficients;
   int64_t skipped = 0;
-  bool good = start.gradient.bytes == end.gradient.bytes && (flags.fast || start.fast.bytes == end.fast.bytes);
+  const double rounding = flags.corrected ? kMasterRounding : p.rounding;
+  const double smallest = flags.corrected ? kMasterSmallest : p.smallest;
+  bool good = start.gradient.bytes == end.gradient.bytes && (flags.fast || start.fast.bytes == end.fast.bytes) &&
+              (flags.corrected || start.correction == end.correction);
   for (size_t i = 0; i < start.parameter.size; ++i) {
     const double raw = start.gradient[i];
     const double g = &p == &kF64 ? kFactor * raw : gradient_in_fp32(raw, kFactor);
-    const double before = start.parameter[i];
+    const double before = start.value(i, flags);
     double new_fast = flags.fast ? (1 - c.fast_rate) * start.fast[i] + c.fast_rate * g : g;
     double new_slow = (1 - c.slow_rate) * start.slow[i] + c.slow_rate * g;
     double new_square = (1 - c.square_rate) * start.square[i] + c.square_rate * g * g;
@@ -113,7 +128,7 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
     double moment_scale = std::abs(start.fast[i]) + std::abs(start.slow[i]) + std::abs(g);
     double square_scale = std::abs(start.square[i]) + g * g;
     double parameter_tolerance =
-        (flags.stochastic ? 2 : 1) * (p.rounding * std::abs(after) + p.smallest) + p.arithmetic * scale;
+        (flags.stochastic ? 2 : 1) * (rounding * std::abs(after) + smallest) + p.arithmetic * scale;
     if (flags.skip && !std::isfinite(g)) {
       ++skipped;
       new_fast = start.fast[i], new_slow = start.slow[i], new_square = start.square[i], after = before;
@@ -122,7 +137,10 @@ bool follows_the_paper(const Example& start, const Example& end, const Flags& fl
     good = good && (!flags.fast || agree(end.fast[i], new_fast, p.arithmetic * moment_scale)) &&
            agree(end.slow[i], new_slow, p.arithmetic * moment_scale) &&
            agree(end.square[i], new_square, p.arithmetic * square_scale) &&
-           agree(end.parameter[i], after, parameter_tolerance);
+           agree(end.value(i, flags), after, parameter_tolerance);
+    if (flags.corrected && std::isfinite(after)) {  // the parameter is the nearest to its master
+      good = good && std::abs(end.parameter[i] - end.value(i, flags)) <= p.rounding * std::abs(end.parameter[i]);
+    }
   }
   return good && end.skipped == start.skipped + skipped;
 }
@@ -132,6 +150,7 @@ void check_step(const std::vector<Example>& start, const Flags& flags) {
   std::vector<Example> end = start;
   run(end, flags, kFactor, 1, "portable");
   for (size_t i = 0; i < start.size(); ++i) {
+    end[i].digest();
     expect(follows_the_paper(start[i], end[i], flags), name + ": against double, tensor " + std::to_string(i));
   }
   for (const char* instructions : ademamix::instruction_sets()) {
@@ -229,13 +248,65 @@ void check_store(const Format& half, const std::vector<float>& sample, bool stoc
                    ademamix::instruction_set());
 }
 
+// All parameters with some of the corrections: what is read and written back stays, but for corrections of 0 and NaN.
+void check_masters(bool stochastic, const char* instructions) {
+  bool good = true;
+  for (int correction = -128; correction < 128; correction += 15) {
+    std::vector<Example> examples{Example(kBF16, kF32, 0, kCodes, {})};
+    Example& e = examples[0];
+    for (int code = 0; code < kCodes; ++code) {
+      e.parameter.put(code, static_cast<uint16_t>(code));
+      e.gradient.set(code, kNaN);
+      e.correction[code] = static_cast<int8_t>(correction);
+    }
+    run(examples, {false, true, stochastic, true}, 1, 1, instructions);
+    for (int code = 0; code < kCodes; ++code) {
+      const bool infinite = (code & 0x7fff) == infinity_code(kBF16);
+      const bool nan = std::isnan(decode(kBF16, code)) || (infinite && correction > 0);
+      const bool zero = (code & 0x7fff) == 0;
+      good = good && e.correction[code] == (nan || zero ? 0 : correction) &&
+             (nan ? std::isnan(e.parameter[code]) : e.parameter.at<uint16_t>(code) == code);
+    }
+  }
+  expect(good, std::string("masters are kept, ") + ademamix::instruction_set());
+}
+
+// A parameter that starts at 0 becomes the slow average: the nearest master, or one of its two neighbours.
+void check_stored_masters(const std::vector<float>& sample, bool stochastic, const char* instructions) {
+  std::vector<Example> examples{Example(kBF16, kF32, 0, sample.size(), {0, 0, 0, 1, -1, 1, 0, 1})};
+  Example& e = examples[0];
+  for (size_t i = 0; i < sample.size(); ++i) e.slow.put(i, sample[i]);
+  run(examples, {false, false, stochastic, true}, 1, 1, instructions);
+  bool good = true;
+  double surplus = 0;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    const double x = sample[i], found = e.value(i, {false, false, stochastic, true});
+    const double place = std::ldexp(1, std::max(std::ilogb(x), -126) - 15);
+    if (std::isnan(x) || x == 0) {
+      good = good && agree(found, x, 0) && e.correction[i] == 0;
+    } else if (e.parameter[i] == 0) {
+      good = good && std::abs(x) < 129 * place;  // half of the least parameter
+    } else if (!stochastic) {
+      good = good && found == std::nearbyint(x / place) * place;
+    } else {
+      good = good && std::abs(found - x) < place;
+      surplus += (std::abs(found) - std::abs(x)) / place;
+    }
+  }
+  good = good && std::abs(surplus) < 6 * 0.5 * std::sqrt(static_cast<double>(sample.size()));
+  expect(good, std::string("fp32 as masters") + (stochastic ? ", stochastic, " : ", nearest, ") +
+                   ademamix::instruction_set());
+}
+
 void check_steps(const Format& p) {
   for (const Format* g : kFormats) {
     const std::vector<Example> examples = random_examples(p, *g);
     for (bool fast : {false, true}) {
       for (bool skip : {false, true}) {
         check_step(examples, {fast, skip, false});
-        if (&p == &kBF16) check_step(examples, {fast, skip, true});
+        if (&p != &kBF16) continue;
+        check_step(examples, {fast, skip, true});
+        for (bool stochastic : {false, true}) check_step(examples, {fast, skip, stochastic, true});
       }
     }
   }
@@ -252,6 +323,10 @@ void check_conversions() {
       }
       for (const Format* wide : {&kF32, &kF64}) check_load(*half, *wide, instructions);
     }
+    for (bool stochastic : {false, true}) {
+      check_masters(stochastic, instructions);
+      check_stored_masters(sample, stochastic, instructions);
+    }
   }
 }
 
@@ -265,11 +340,13 @@ int main(int count, char** arguments) {
     if (p != &kF64) driver::check_coded_steps(*p);
   }
   driver::check_xla_steps();
+  driver::check_streams();
   if (only.empty()) {
     check_conversions();
     driver::check_codes();
   }
   ademamix::use_instruction_set(ademamix::instruction_sets().front());
+  std::printf("digest %016llx\n", static_cast<unsigned long long>(driver::digest));
   std::printf("%s, %s: %d passed, %d failed\n", ademamix::instruction_set(), ademamix::thread_source(), passed, failed);
   return failed == 0 && passed > 0 ? 0 : 1;
 }

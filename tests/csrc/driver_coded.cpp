@@ -23,7 +23,8 @@ void run(std::vector<CodedExample>& examples, const Flags& flags, double factor,
                        scaled && flags.fast ? e.fast.scales.data() : nullptr, scaled ? e.slow.scales.data() : nullptr,
                        scaled ? e.square.scales.data() : nullptr, flags.skip ? &e.skipped : nullptr,
                        static_cast<int64_t>(e.parameter.size), static_cast<int64_t>(e.row_size), e.index,
-                       e.parameter.format->dtype, e.gradient.format->dtype, e.storage, e.coefficients});
+                       e.parameter.format->dtype, e.gradient.format->dtype, e.storage, e.coefficients, {},
+                       flags.corrected ? e.correction.data() : nullptr});
   }
   ademamix::use_instruction_set(instructions);
   ademamix::step(tensors, {factor, flags.stochastic, kSeed, threads});
@@ -42,7 +43,7 @@ constexpr Shape kLargeShapes[] = {{64, 1024}, {300, 100}};  // enough for severa
 // their squares, do not fit their format.
 void draw_gradients(CodedExample& e, std::mt19937& random) {
   constexpr double kSpecial[] = {kNaN, kInfinity, -kInfinity, 3e38, -3e38, 1e20, 0};
-  std::normal_distribution<double> normal;
+  const Normal normal;
   const size_t size = e.gradient.size;
   const bool wide = e.gradient.format == &kF32 || e.gradient.format == &kF64;
   for (size_t i = 0; i < size; ++i) {
@@ -50,16 +51,22 @@ void draw_gradients(CodedExample& e, std::mt19937& random) {
     e.gradient.set(i, std::ldexp(normal(random), exponent));
   }
   if (size == 0) return;
-  for (size_t k = 0; k < 2 + size / 700; ++k) e.gradient.set(random() % size, kSpecial[random() % 7]);
+  for (size_t k = 0; k < 2 + size / 700; ++k) {
+    const size_t place = random() % size;  // drawn first by every compiler
+    e.gradient.set(place, kSpecial[random() % 7]);
+  }
 }
 
 std::vector<CodedExample> random_examples(Storage storage, const Format& p, const Format& g, bool large) {
   std::mt19937 random(23);
-  std::normal_distribution<double> normal;
+  const Normal normal;
   std::vector<CodedExample> examples;
   const auto add = [&](const Shape& shape) {
     CodedExample e(storage, p, g, shape.rows, shape.row_size);
-    for (size_t i = 0; i < e.parameter.size; ++i) e.parameter.set(i, normal(random));
+    for (size_t i = 0; i < e.parameter.size; ++i) {
+      e.parameter.set(i, normal(random));
+      e.correction[i] = static_cast<int8_t>(random() % 256);
+    }
     e.index = static_cast<int64_t>(examples.size());
     e.skipped = 5;
     examples.push_back(e);
@@ -89,6 +96,7 @@ void check_coded_step(Storage storage, const Format& p, const Format& g, const F
       const int64_t before = e.skipped;
       step_by_reference(e, flags, factor);
       if (!flags.skip) e.skipped = before;
+      e.digest();  // of the kernels as well, if they pass
     }
     for (const char* instructions : ademamix::instruction_sets()) {
       for (int threads : {1, 2, 5}) {
@@ -171,7 +179,7 @@ void check_unbiased(Storage storage, const char* instructions) {
 // A gradient that is not finite leaves the block's other elements as a gradient of 0 would, where the moments are 0.
 void check_neighbours(Storage storage, bool skip, const char* instructions) {
   std::mt19937 random(37);
-  std::normal_distribution<double> normal;
+  const Normal normal;
   const size_t spot = 200;
   std::vector<CodedExample> start{CodedExample(storage, kF32, kF32, 2, 300)};
   for (size_t i = 0; i < start[0].parameter.size; ++i) {
@@ -245,7 +253,11 @@ void check_coded_steps(const Format& parameter) {
         for (bool skip : {false, true}) {
           const bool large = &parameter == &kF32 && gradient == &kF32;
           check_coded_step(storage, parameter, *gradient, {fast, skip, false}, large);
-          if (&parameter == &kBF16) check_coded_step(storage, parameter, *gradient, {fast, skip, true}, false);
+          if (&parameter != &kBF16) continue;
+          check_coded_step(storage, parameter, *gradient, {fast, skip, true}, false);
+          const bool in_threads = gradient == &kBF16;
+          check_coded_step(storage, parameter, *gradient, {fast, skip, true, true}, in_threads);
+          check_coded_step(storage, parameter, *gradient, {fast, skip, false, true}, false);
         }
       }
     }

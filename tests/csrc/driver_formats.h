@@ -69,4 +69,15 @@ inline int encode(const Format& half, double x) {
   return std::signbit(x) ? code | 0x8000 : code;
 }
 
+// A bf16 number with a correction: so many 256ths of the way to the next one, or the one before. 0 has no correction.
+inline constexpr double kMasterRounding = 0x1p-16, kMasterSmallest = 0x1p-142;
+inline double master(int code, int correction) {
+  const double x = decode(kBF16, code);
+  if (x == 0 || std::isnan(x) || correction == 0) return x;
+  const int top = code & 0x7fff;
+  const double size = magnitude(kBF16, top);  // of infinity: where it would be
+  const double next = magnitude(kBF16, correction > 0 ? top + 1 : top - 1);
+  return std::copysign(size + (next - size) * std::abs(correction) / 256, x);
+}
+
 }  // namespace formats

@@ -107,8 +107,21 @@ void write_bf16(CodedMoment& moment, const std::vector<float>& values, size_t fi
   for (size_t i = 0; i < values.size(); ++i) moment.put(first + i, encode_bf16(values[i], random[i]));
 }
 
-void write_parameter(Array& parameter, size_t i, float x, const Flags& flags, const RoundingStream& random) {
-  if (flags.stochastic && parameter.format == &kBF16) {
+// The three upper bytes of x, rounded up or down by random bits, or to nearest. Of NaN, those of one NaN.
+uint32_t upper_bytes(float x, bool stochastic, uint32_t random) {
+  const uint32_t bytes = std::isnan(x) ? 0x7fc00000u : bits(x);
+  const uint32_t below = bytes & 0xffu, above = bytes >> 8;
+  if (stochastic) return above + (below + (random & 0xffu) >= 0x100u);
+  return above + (below > 0x80u || (below == 0x80u && above % 2 == 1));
+}
+
+void write_parameter(CodedExample& e, size_t i, float x, const Flags& flags, const RoundingStream& random) {
+  Array& parameter = e.parameter;
+  if (flags.corrected) {
+    const uint32_t bytes = upper_bytes(x, flags.stochastic, random(i));
+    e.correction[i] = static_cast<int8_t>(bytes & 0xffu);
+    parameter.put(i, static_cast<uint16_t>((bytes >> 8) + (e.correction[i] < 0)));
+  } else if (flags.stochastic && parameter.format == &kBF16) {
     parameter.put(i, static_cast<uint16_t>(encode_bf16(x, random(i) & 0xffffu)));
   } else {
     parameter.set(i, static_cast<double>(x));
@@ -146,7 +159,8 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
     const float fast = static_cast<float>(e.fast.value(at, block));
     const float slow = static_cast<float>(e.slow.value(at, block));
     const float square = static_cast<float>(e.square.value(at, block));
-    const float before = static_cast<float>(e.parameter[at]);
+    const double value = flags.corrected ? master(e.parameter.at<uint16_t>(at), e.correction[at]) : e.parameter[at];
+    const float before = static_cast<float>(value);
     const bool skip = flags.skip && !std::isfinite(g);
     new_fast[i] = flags.fast ? moved(fast, g, rate.fast) : g;
     new_slow[i] = moved(slow, g, rate.slow);
@@ -155,7 +169,7 @@ void step_block(CodedExample& e, const Flags& flags, float factor, size_t first,
     const float slow_part = rate.slow_gain * new_slow[i], bound = rate.slow_limit * root;
     const float direction = (new_fast[i] + (slow_part > bound ? bound : slow_part < -bound ? -bound : slow_part)) / root;
     const float after = before - (rate.decay * before + rate.step_size * direction);
-    write_parameter(e.parameter, at, skip ? before : after, flags, element_words);
+    write_parameter(e, at, skip ? before : after, flags, element_words);
     if (skip) new_fast[i] = fast, new_slow[i] = slow, new_square[i] = square;
     e.skipped += skip;
 
@@ -207,7 +221,8 @@ CodedExample::CodedExample(Storage s, const Format& p, const Format& g, size_t r
       gradient(g, 0, rows * row),
       fast(s == Storage::compact ? kFastCode : kBF16Code, rows * row, rows * blocks_per_row),
       slow(s == Storage::compact ? kSlowCode : kBF16Code, rows * row, rows * blocks_per_row),
-      square(s == Storage::compact ? kSquareCode : kBF16Code, rows * row, rows * blocks_per_row) {}
+      square(s == Storage::compact ? kSquareCode : kBF16Code, rows * row, rows * blocks_per_row),
+      correction(rows * row) {}
 
 void step_by_reference(CodedExample& e, const Flags& flags, double factor) {
   const RoundingStream element_words(kSeed, e.index, static_cast<int64_t>(e.coefficients.step));

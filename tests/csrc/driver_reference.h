@@ -45,6 +45,7 @@ struct CodedExample {
   size_t row_size, blocks_per_row;
   Array parameter, gradient;
   CodedMoment fast, slow, square;
+  std::vector<int8_t> correction;
   ademamix::Coefficients coefficients{};
   int64_t index = 0;
   int64_t skipped = 0;
@@ -54,12 +55,27 @@ struct CodedExample {
   // The block that element i is in.
   size_t block_of(size_t i) const { return i / row_size * blocks_per_row + i % row_size / ademamix::kBlockSize; }
 
+  void digest() const {
+    add_to_digest(parameter);
+    for (const CodedMoment* moment : {&fast, &slow, &square}) {
+      if (storage == Storage::bf16) {
+        Array values(kBF16, 0, parameter.size);
+        values.bytes = moment->codes;
+        add_to_digest(values);
+      } else {
+        add_to_digest(moment->codes);
+        add_to_digest(moment->scales);
+      }
+    }
+  }
+
   // The same bits, but for those within a NaN of the parameter.
   bool operator==(const CodedExample& other) const {
     for (size_t i = 0; i < parameter.size; ++i) {
       if (!agree(parameter[i], other.parameter[i], 0)) return false;
     }
-    return fast == other.fast && slow == other.slow && square == other.square && skipped == other.skipped;
+    return fast == other.fast && slow == other.slow && square == other.square && correction == other.correction &&
+           skipped == other.skipped;
   }
 };
 

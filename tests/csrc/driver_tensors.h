@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,16 @@ inline bool agree(double x, double expected, double tolerance) {
   if (std::isnan(expected)) return std::isnan(x);
   return std::isinf(expected) ? x == expected : std::abs(x - expected) <= tolerance;
 }
+
+// Numbers that are spread much like normal ones, the same on every machine: std::normal_distribution takes logarithms,
+// and their last digit is the library's affair.
+struct Normal {
+  double operator()(std::mt19937& random) const {
+    double sum = -2;
+    for (int i = 0; i < 4; ++i) sum += 0x1p-32 * static_cast<double>(random());
+    return 1.75 * sum;
+  }
+};
 
 // A gradient times a factor as fp32 arithmetic takes it: what is finite stays so, also its square.
 inline double limited(double x, double limit) { return std::isfinite(x) ? std::clamp(x, -limit, limit) : x; }
@@ -68,9 +79,25 @@ struct Array {
   }
 };
 
+// All results of steps so far in one number (FNV-1a), which must be the same on every processor.
+inline uint64_t digest = 0xcbf29ce484222325u;
+
+inline void add_to_digest(const std::vector<unsigned char>& bytes) {
+  for (unsigned char byte : bytes) digest = (digest ^ byte) * 0x100000001b3u;
+}
+
+// Every NaN counts as the same: processors make different ones.
+inline void add_to_digest(Array array) {
+  for (size_t i = 0; i < array.size; ++i) {
+    if (std::isnan(array[i])) array.set(i, kNaN);
+  }
+  add_to_digest(array.bytes);
+}
+
 // What a step of some tensors depends on, beside the tensors.
 struct Flags {
   bool fast, skip, stochastic;
+  bool corrected = false;  // bf16 parameters have masters
 };
 
 constexpr double kFactor = -1.0 / 3;
@@ -78,7 +105,7 @@ constexpr uint64_t kSeed = 0x123456789abcdefu;
 
 inline std::string name_of(const Format& p, const Format& g, const Flags& flags) {
   return std::string(p.name) + " by " + g.name + (flags.fast ? ", m1" : "") + (flags.skip ? ", skip" : "") +
-         (flags.stochastic ? ", stochastic" : "");
+         (flags.stochastic ? ", stochastic" : "") + (flags.corrected ? ", masters" : "");
 }
 
 }  // namespace driver

@@ -21,7 +21,7 @@ using Bytes = std::vector<unsigned char>;
 size_t size_of(Dtype dtype) { return dtype == Dtype::f64 ? 8 : dtype == Dtype::f32 ? 4 : 2; }
 
 struct Buffers {
-  Bytes parameter, gradient, fast, slow, square, fast_scale, slow_scale, square_scale;
+  Bytes parameter, gradient, fast, slow, square, fast_scale, slow_scale, square_scale, correction;
   int64_t skipped = 0;
   ademamix::Tensor description{};
 
@@ -73,7 +73,9 @@ Buffers buffers(FuzzedDataProvider& data, bool ordinary) {
   b.slow.resize(size * (compact ? 2 : moment));
   b.square.resize(size * (compact ? 1 : moment));
   for (int i = 3; i < 6; ++i) b.state(i)->resize(compact ? blocks : 0);
+  b.correction.resize(t.parameter_dtype == Dtype::bf16 && data.ConsumeBool() ? size : 0);
   fill(b.parameter, data);
+  fill(b.correction, data);
   if (!ordinary) {
     for (int i = 0; i < 6; ++i) fill(*b.state(i), data);
   }
@@ -93,6 +95,7 @@ void step(std::vector<Buffers>& all, const ademamix::Options& options, bool fast
     t.fast_scale = compact && fast ? b.fast_scale.data() : nullptr;
     t.slow_scale = compact ? b.slow_scale.data() : nullptr;
     t.square_scale = compact ? b.square_scale.data() : nullptr;
+    t.correction = b.correction.empty() ? nullptr : reinterpret_cast<int8_t*>(b.correction.data());
     t.skipped = skip ? &b.skipped : nullptr;
     tensors.push_back(t);
   }
@@ -129,6 +132,7 @@ bool same(const Bytes& a, const Bytes& b, Dtype dtype) {
 bool same(Buffers& a, Buffers& b) {
   const Dtype parameter = a.description.parameter_dtype;
   if (!same(a.parameter, b.parameter, parameter) || a.skipped != b.skipped) return false;
+  if (a.correction != b.correction) return false;
   if (a.description.storage == Storage::compact) {
     for (int i = 0; i < 6; ++i) {
       if (*a.state(i) != *b.state(i)) return false;

@@ -14,7 +14,7 @@ from transformers.training_args import OptimizerNames
 
 from ademamix import half_life, recommend
 from ademamix.lab.recipes import RECIPES
-from ademamix.published import APERTUS_SFT, RUNS, PublishedRun
+from ademamix.published import RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
 from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
 from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
@@ -47,7 +47,8 @@ def ranged(values: tuple[float, float], *, form: str = "{:g}") -> str:
 
 
 def row_of(run: PublishedRun) -> list[str]:
-    source = run.source.split(",")[0] + (", fine-tuning" if run.source == APERTUS_SFT else "")
+    kind = {"pretrain": "", "finetune": ", fine-tuning", "switch": ", after a switch"}[run.phase]
+    source = run.source.split(",")[0] + kind
     return [
         source,
         counted(run.parameters),
@@ -57,7 +58,7 @@ def row_of(run: PublishedRun) -> list[str]:
         ranged(run.beta3),
         ranged(run.alpha),
         "the run" if run.warmup is None else counted(run.warmup),
-        f"{run.clip:g}",
+        "not stated" if run.clip is None else f"{run.clip:g}",
         "not stated" if run.weight_decay is None else f"{run.weight_decay:g}",
     ]
 

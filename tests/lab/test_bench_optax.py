@@ -11,7 +11,7 @@ import pytest
 from ademamix import native
 from ademamix.cli import main
 from ademamix.lab.bench import optax_steps
-from ademamix.lab.bench.optax_steps import ADAMW, CONTRIB, DEFAULTS, FUSED, FUSED_STEPS, FUSION_FLAG, OURS
+from ademamix.lab.bench.optax_steps import ADAMW, BARE_LOOPS, CONTRIB, DEFAULTS, FUSED, FUSED_STEPS, FUSION_FLAG, OURS
 
 
 def test_the_command(capsys, tmp_path):
@@ -31,7 +31,7 @@ def test_the_command(capsys, tmp_path):
     }
     for measured in report["compilations"].values():
         assert measured["ratios"][ADAMW][ADAMW] == 1.0
-        assert set(FUSED_STEPS) < set(measured["ratios"])
+        assert {*FUSED_STEPS, *BARE_LOOPS} < set(measured["ratios"])
         assert all(ratio > 0 for row in measured["ratios"].values() for ratio in row.values())
         assert all(printed.count(f"\n  {name} ") == 2 for name in measured["ratios"])
     assert f"\n {DEFAULTS}: " in printed
@@ -59,6 +59,7 @@ def test_a_target_is_met_up_to_itself():
 def test_without_the_core_there_are_no_fused_steps(monkeypatch):
     monkeypatch.setattr(native, "core", None)
     assert list(optax_steps.steps()) == list(optax_steps.optimizers())
+    assert optax_steps.bare_loops(((3,),)) == {}
 
 
 def test_flags_that_are_set_stay_and_fusion_is_only_where_it_is_asked_for(monkeypatch):

@@ -1,4 +1,4 @@
-"""The C++ core: its driver under sanitizers, its random words against rounding.py, its threads beside torch's."""
+"""The C++ core: its driver under sanitizers and on ARM, its random words, its threads beside torch's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,24 @@ def cmake(tmp_path_factory):
     return target / "cmake" / "data" / "bin" / "cmake"
 
 
+@contextmanager
+def driver(cmake: Path, name: str, *options: str) -> Iterator[Path]:
+    """Build it. Builds are kept for the next test run, which compiles what has changed since."""
+    folder = BUILDS / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        run(cmake, "-S", CHECKS, "-B", folder, "-DCMAKE_CXX_FLAGS=-O1", *options)
+        run(cmake, "--build", folder, "--parallel", "2")
+        yield folder / "driver"
+
+
+def findings(printed: str) -> tuple[str, str]:
+    """Return the last two lines of the driver: the digest of its results, and how many checks passed and failed."""
+    digest, summary = printed.splitlines()[-2:]
+    assert re.fullmatch("digest [0-9a-f]{16}", digest)
+    return digest, summary
+
+
 # AddressSanitizer keeps loops from being vectorised: what users run is the build without sanitizers.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -51,15 +71,31 @@ def cmake(tmp_path_factory):
     ids=["no sanitizer", "address", "thread"],
 )
 def test_the_driver_passes(cmake, sanitizers, arguments):
-    """Build and run it. Builds are kept for the next test run, which compiles what has changed since."""
-    folder = BUILDS / f"{Path(os.environ.get('CXX', 'c++')).name}-{sanitizers or 'plain'}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        options = [f"-DADEMAMIX_SANITIZE={sanitizers}", "-DCMAKE_CXX_FLAGS=-O1"]
-        run(cmake, "-S", CHECKS, "-B", folder, *options)
-        run(cmake, "--build", folder, "--parallel", "2")
-        last = run(folder / "driver", *arguments).splitlines()[-1]
-    assert re.fullmatch(r"(avx512|avx2|portable), std::thread: [1-9]\d* passed, 0 failed", last)
+    name = f"{Path(os.environ.get('CXX', 'c++')).name}-{sanitizers or 'plain'}"
+    with driver(cmake, name, f"-DADEMAMIX_SANITIZE={sanitizers}") as program:
+        _, summary = findings(run(program, *arguments))
+    assert re.fullmatch(r"(avx512|avx2|portable), std::thread: [1-9]\d* passed, 0 failed", summary)
+
+
+ARM_OPTIONS = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64")
+ARM_COMPILER = "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++"
+ARM_EMULATOR = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
+
+
+@pytest.mark.programs
+def test_steps_on_arm_have_the_bits_of_this_processor(cmake):
+    with driver(cmake, "aarch64", ARM_COMPILER, *ARM_OPTIONS) as program:
+        digest, summary = findings(run(*ARM_EMULATOR, program))
+        assert re.fullmatch(r"portable, std::thread: [1-9]\d* passed, 0 failed", summary)
+        assert re.search(r"\sfdiv\s+v\d+\.4s", run("aarch64-linux-gnu-objdump", "-d", program))  # NEON, in the kernels
+        lacking = {**os.environ, "ADEMAMIX_INSTRUCTION_SET": "avx2"}
+        refused = subprocess.run([*ARM_EMULATOR, program, "f64"], capture_output=True, text=True, env=lacking)
+        assert refused.returncode != 0
+        assert (
+            '"avx2" is no instruction set that the core can use on this processor: those are portable' in refused.stderr
+        )
+    with driver(cmake, f"{Path(os.environ.get('CXX', 'c++')).name}-plain") as program:
+        assert findings(run(program))[0] == digest
 
 
 KEYS = [
@@ -112,7 +148,13 @@ def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, ste
     generator = torch.Generator().manual_seed(1)
     grad = torch.ldexp(torch.randn(64, 300, generator=generator), torch.randint(-12, 3, (64, 300), generator=generator))
     coefficients = [Coefficients(1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, float(step))]
-    group = {"state_storage": name, "betas": (0.9, 0.999, 0.9999), "capturable": False, "nonfinite": "propagate"}
+    group = {
+        "state_storage": name,
+        "betas": (0.9, 0.999, 0.9999),
+        "capturable": False,
+        "nonfinite": "propagate",
+        "master": None,
+    }
     states = []
     for body in (step_cpu, step_single):
         param = torch.zeros(64, 300)

@@ -35,7 +35,7 @@ CUTS = [
 def stepped(tensors, place, storage, path, monkeypatch):
     """Return a parameter and its state after two steps with the gradients that follow it in `tensors`."""
     monkeypatch.setattr(formats, "is_large", lambda shape: True)
-    group = {"state_storage": storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip"}
+    group = {"state_storage": storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip", "master": None}
     param, *grads = tensors
     state = adopt({}, param, group)
     keys = form_of(None if storage == "fp32" else storage, has_fast=True, skips=True).keys
@@ -71,3 +71,17 @@ def test_a_vector_is_decoded_piece_by_piece(monkeypatch):
     monkeypatch.setattr("ademamix.pytorch.step.DECODED_ELEMENTS", 256)
     pieces = stepped([tensor.clone() for tensor in tensors], Place(3), "compact", "single", monkeypatch)
     assert all(torch.equal(whole[key], pieces[key]) for key in whole)
+
+
+@pytest.mark.parametrize("storage", ["bf16", "compact"])
+def test_elements_are_numbered_beyond_32_bits(storage, monkeypatch):
+    """A row of 300 begins 196 elements before number 2^32, which is therefore passed inside a block."""
+    row = 2**32 // 300
+    place = Place(3, (row, 0), (row + 8, 300))
+    generator = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(4, 300, generator=generator).bfloat16() for _ in range(3)]
+    alone, fused = (
+        stepped([t.clone() for t in tensors], place, storage, path, monkeypatch) for path in ("single", "fused")
+    )
+    for name, tensor in alone.items():
+        assert torch.equal(tensor, fused[name]), name

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ademamix import AdEMAMix, formats
-from ademamix.lab.bench.pytorch_steps import gpt2_shapes
+from ademamix.lab.bench.rows import gpt2_shapes
 from ademamix.pytorch import block_codes, step
 from ademamix.pytorch.parameter_state import adopt, values_of
 from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
@@ -132,7 +132,13 @@ def test_what_is_small_or_double_stays_as_it_is(reduced):
 )
 def test_bytes_a_parameter_on_the_shapes_of_gpt2(reduced, beta1, most):
     shapes = gpt2_shapes()
-    group = {"state_storage": reduced, "betas": (beta1, 0.999, 0.9999), "capturable": False, "nonfinite": "propagate"}
+    group = {
+        "state_storage": reduced,
+        "betas": (beta1, 0.999, 0.9999),
+        "capturable": False,
+        "nonfinite": "propagate",
+        "master": None,
+    }
     states = [adopt({}, torch.empty(shape, device="meta"), group) for shape in shapes]
     tensors = [tensor for state in states for tensor in state.values()]
     parameters = sum(torch.Size(shape).numel() for shape in shapes)

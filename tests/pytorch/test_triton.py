@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import test_low_precision
+import test_master
 import test_oracle
 from ademamix.pytorch import step, step_cpu, step_single, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients
@@ -97,6 +98,26 @@ def test_each_step_rounds_the_oracle_once(dtype, stochastic):
     test_low_precision.test_each_step_rounds_the_oracle_once("fused", dtype, stochastic)
 
 
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_each_step_rounds_the_oracle_once_in_masters(stochastic):
+    test_master.test_each_step_rounds_the_oracle_once("fused", stochastic)
+
+
+@pytest.mark.parametrize("state_storage", ["fp32", "bf16", "compact"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_master.test_the_same_bits_on_every_path,
+        test_master.test_any_memory_order_gives_the_same_bits,
+        test_master.test_bf16_parameters_alone_have_masters,
+        test_master.test_skip_leaves_nonfinite_elements_as_they_were,
+    ],
+    ids=lambda test: test.__name__,
+)
+def test_masters_as_on_the_other_paths(test, state_storage):
+    test("fused", state_storage)
+
+
 def some_gradient(seed, param, step, poisoned):
     gradient = torch.tensor(gradients(seed, tuple(param.shape), step)).to(param.dtype)
     if poisoned and step == 2 and param.dim():
@@ -180,7 +201,7 @@ def test_any_memory_order(state_storage):
 
 def empty_tensors(values, state_storage, dtypes, **places):
     """Parameters and moments that are all zero, and gradients of `values`."""
-    group = {"state_storage": state_storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip"}
+    group = {"state_storage": state_storage, "betas": (0.9,), "capturable": False, "nonfinite": "skip", "master": None}
     params = [torch.zeros_like(x, dtype=dtypes[0]) for x in values]
     states = [adopt({}, param, group) for param in params]
     keys = form_of(state_storage, has_fast=True, skips=True).keys
@@ -237,6 +258,25 @@ def test_the_same_random_words_for_parameters(seed, index, time):
     expected = torch.zeros_like(param)
     how.write(expected, values, place, time)
     assert torch.equal(param.view(torch.int16), expected.view(torch.int16))
+
+
+@pytest.mark.parametrize("stochastic", [True, False])
+@pytest.mark.parametrize(("seed", "index", "time"), KEYS)
+def test_the_same_bits_of_masters(seed, index, time, stochastic):
+    """A parameter at 0 moves to exactly the slow average, of any bits."""
+    values = torch.cat([test_master.random_floats(5000, time), torch.tensor([torch.nan, 3.4e38, -0.0, 1e-44])])
+    values = values[~values.isinf()]  # a step would make NaN of them
+    param, zeros = torch.zeros_like(values, dtype=torch.bfloat16), torch.zeros_like(values)
+    c = Coefficients(0.0, 0.0, 0.0, slow_gain=1.0, step_size=-1.0, eps=1.0, decay=0.0, step=float(time))
+    how, place = Rounding(seed, stochastic), Place(index, (2**33,), (2**34,))
+    tensors = tensors_of(place, param, zeros, values)
+    tensors.corrections.append(torch.full_like(values, 55, dtype=torch.int8))
+    step_triton.update(tensors, [c], how, maximize=False, grad_scale=None)
+    expected, correction = torch.zeros_like(param), torch.zeros_like(tensors.corrections[0])
+    how.write(expected, values + 0.0, place, time, correction)
+    assert torch.equal(param.view(torch.int16), expected.view(torch.int16))
+    assert torch.equal(tensors.corrections[0], correction)
+    assert correction.unique().numel() == 256
 
 
 @pytest.mark.parametrize("stochastic", [True, False])
@@ -320,11 +360,15 @@ def test_programs_have_fewer_elements_per_thread_where_those_take_more_registers
             return launch
 
     monkeypatch.setattr("ademamix.pytorch.triton_kernels.step", Noted())
-    for shape, dtype in (((64, 64), torch.float32), ((41, 100), torch.float32), ((64, 64), torch.float64)):
-        param = torch.ones(shape, dtype=dtype, requires_grad=True)
-        param.grad = torch.ones_like(param)
-        make([param], fused=True).step()
-    assert launched == [4, 8, 8]
+    bounded = {"slow_clip": 1.0}
+    cases = [((64, 64), {}), ((41, 100), {}), ((64, 64), {"nonfinite": "skip"}), ((64, 64), bounded)]
+    cases.append(((64, 64), {"state_storage": "compact", **bounded}))
+    for dtype, chosen in ((torch.float32, cases), (torch.float64, cases[:1])):
+        for shape, settings in chosen:
+            param = torch.ones(shape, dtype=dtype, requires_grad=True)
+            param.grad = torch.ones_like(param)
+            make([param], fused=True, **settings).step()
+    assert launched == [4, 8, 8, 4, 8, 8]
 
 
 def test_tables_in_kernel_arguments_are_exact():

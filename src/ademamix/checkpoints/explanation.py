@@ -12,7 +12,7 @@ from torch import Tensor
 from ademamix.checkpoints import trees
 from ademamix.pytorch.foreign import BITSANDBYTES_WRAPPER, HEAVYBALL_ENTRY
 from ademamix.pytorch.parameter_state import values_of
-from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
+from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 
 Entries = Mapping[str, Any]
 AUXILIARY = ("qmap1", "qmap2", "absmax1", "absmax2")  # of bitsandbytes: its codes are read by them
@@ -101,7 +101,7 @@ def _names(old: Entries) -> list[str]:
 
 def _what(key: str, translated: Entries, new: Entries, operation: str) -> str:
     value = new[key]
-    if not isinstance(value, Tensor) or key not in MOMENT_KEYS.values():
+    if not isinstance(value, Tensor) or key not in (*MOMENT_KEYS.values(), CORRECTION_KEY):
         shown = f"{float(value):g}" if isinstance(value, Tensor) and value.numel() == 1 else _shown(value)
         return shown if key in translated else f"new: {shown}"
     size = f"{_type(value)} of {'x'.join(map(str, value.shape)) or 'one element'}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from ademamix.checkpoints import containers
 
 MOMENTS = ("m1", "m2", "nu")  # the paper's names, in the order in which they are shown
+CORRECTION = "correction"  # of bf16 parameters with masters
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class State:
     groups: list[Group]
     parameters: list[Parameter]
     bytes: dict[str, int]
-    """By moment, as they are in the file, with their scales."""
+    """By moment, as they are in the file, with their scales; and of corrections, if there are any."""
     dtypes: dict[str, list[str]]
-    """By moment: tensors of several sizes may be stored in several ways."""
+    """The same: tensors of several sizes may be stored in several ways."""
     warnings: list[str] = field(default_factory=list)
 
 

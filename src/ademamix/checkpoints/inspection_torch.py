@@ -13,13 +13,13 @@ from torch import Tensor
 from ademamix.checkpoints import torch_states, trees
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.explanation import stored_moments
-from ademamix.checkpoints.inspection import MOMENTS, Group, Parameter, State, not_finite, some
+from ademamix.checkpoints.inspection import CORRECTION, MOMENTS, Group, Parameter, State, not_finite, some
 from ademamix.checkpoints.torch_states import Source
 from ademamix.pytorch import foreign
 from ademamix.pytorch.diagnostics import LARGE_SLOW_STEP
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.pytorch.parameter_state import values_of
-from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
+from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import filled_at
 
 KEYS = dict(zip(MOMENTS, MOMENT_KEYS.values(), strict=True))
@@ -122,7 +122,7 @@ def _groups(optimizer: AdEMAMix, found: list[dict[str, Any]]) -> list[Group]:
 
 
 def _stored(source: Source) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Return the bytes and the dtypes of each moment in the file."""
+    """Return the bytes and the dtypes of each moment in the file, and of corrections."""
     sizes: dict[str, int] = dict.fromkeys(MOMENTS, 0)
     dtypes: dict[str, set[str]] = defaultdict(set)
     for entries in filter(None, map(source.found["state"].get, source.keys)):
@@ -135,7 +135,10 @@ def _stored(source: Source) -> tuple[dict[str, int], dict[str, list[str]]]:
                 shared = 2 if scale_key not in flat and largest == "1" else 1  # of m1 and m2 in bitsandbytes
                 sizes[moment] += tensor.nbytes + (0 if scale is None else scale.nbytes // shared)
                 dtypes[moment].add(str(tensor.dtype).removeprefix("torch."))
-    return sizes, {moment: sorted(found) for moment, found in dtypes.items()}
+        if isinstance(correction := entries.get(CORRECTION_KEY), Tensor):
+            sizes[CORRECTION] = sizes.get(CORRECTION, 0) + correction.nbytes
+            dtypes[CORRECTION].add(str(correction.dtype).removeprefix("torch."))
+    return sizes, {part: sorted(found) for part, found in dtypes.items()}
 
 
 def _frozen(source: Source, names: Mapping[Any, str]) -> list[str]:

@@ -17,6 +17,7 @@ from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
 from ademamix.pytorch.optimizer import AdEMAMix
+from ademamix.pytorch.tensors import CORRECTION_KEY
 
 StateDict = Mapping[str, Any]
 WIDE = (torch.float64, torch.complex64, torch.complex128)  # whose moments are not fp32
@@ -72,7 +73,7 @@ def convert(node: Any, wish: Wish) -> Converted:
     source = read(node)
     wish.check(source.origin)
     settings = {**AFTER_ADAMW, **wish.settings} if source.origin == "AdamW" else wish.settings
-    optimizer = loaded(source, **settings)
+    optimizer = loaded(source, keeps_masters=wish.to == "ademamix", **settings)
     notes = [] if wish.to == "adamw" else advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
@@ -88,12 +89,15 @@ def verify(node: Any, to: str) -> None:
         torch.optim.AdamW(_groups_of_stand_ins(source)).load_state_dict(dict(source.found))
 
 
-def loaded(source: Source, beta3: float | None = None, **settings: Any) -> AdEMAMix:
-    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters."""
+def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = True, **settings: Any) -> AdEMAMix:
+    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters.
+
+    Without masters, corrections are dropped, and moments are not limited to the precision of bf16 parameters.
+    """
     betas = hyperparameters.BETAS if beta3 is None else (*hyperparameters.BETAS, beta3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of settings that the state replaces; `advice` is about those that remain
-        optimizer = AdEMAMix(_groups_of_stand_ins(source), betas=betas, **settings)
+        optimizer = AdEMAMix(_groups_of_stand_ins(source, keeps_masters=keeps_masters), betas=betas, **settings)
         optimizer.load_state_dict(dict(source.translated))
     return optimizer
 
@@ -104,21 +108,23 @@ def advice(optimizer: AdEMAMix) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def _groups_of_stand_ins(source: Source) -> list[dict[str, Any]]:
+def _groups_of_stand_ins(source: Source, *, keeps_masters: bool = False) -> list[dict[str, Any]]:
     """Return groups of parameters that have the shapes of the moments, and no values: nobody will step them."""
     groups = []
     for group in source.found["param_groups"]:
-        params = [_stand_in(source.translated["state"].get(key) or {}) for key in group["params"]]
+        states = [source.translated["state"].get(key) or {} for key in group["params"]]
+        params = [_stand_in(entries, is_bf16=keeps_masters and CORRECTION_KEY in entries) for entries in states]
         names = group.get("param_names")
         groups.append({"params": list(zip(names, params, strict=True)) if names else params})
     return groups
 
 
-def _stand_in(entries: Mapping[str, Any]) -> Tensor:
+def _stand_in(entries: Mapping[str, Any], *, is_bf16: bool) -> Tensor:
     moment = entries.get("exp_avg_sq")
     if moment is None:
         return torch.empty(0)
-    return torch.empty_like(moment, dtype=moment.dtype if moment.dtype in WIDE else torch.float32)
+    narrow = torch.bfloat16 if is_bf16 else torch.float32
+    return torch.empty_like(moment, dtype=moment.dtype if moment.dtype in WIDE else narrow)
 
 
 def _as_found(saved: StateDict, source: Source) -> dict[str, Any]:

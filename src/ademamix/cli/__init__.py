@@ -43,7 +43,7 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     if process_group.of_torchrun().count > 1:
-        return together.carry_out(lambda: _run(arguments))
+        together.carry_out(lambda: _run(arguments))
     return _run(arguments)
 
 

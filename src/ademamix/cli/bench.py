@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 
 from ademamix.cli.arguments import Commands, UsageError, file_to_write, small_count
 from ademamix.lab.bench import pytorch_steps
@@ -12,11 +13,14 @@ Time an optimizer step, and count the bytes of its state.
 
 Times are ratios to torch's AdamW of the same kind: 1.30 is a step that takes 30% longer. The optimizers take turns in
 one process, each counts with its fastest step, and the median over several fresh processes is reported.
-Other AdEMAMix implementations and low-bit AdamWs are in the table if they are installed (`make bench` does that).
+Other AdEMAMix implementations and low-bit AdamWs are in the table if they are installed (`make bench` does that), and
+so is DeepSpeed's CPUAdam (`make bench-deepspeed`). For optimizers that pass once over memory, the table has the bytes
+that they move, their speed, and the speed of a loop over the same arrays that computes nothing.
 
 scenarios:
   gpt2     the 148 parameters of GPT-2 124M; needs 12 GB of memory
   large    one tensor of 32M elements
+  cache    one tensor of 1M elements on one thread, which stays in the cache: what the arithmetic costs
   small    200 tensors of 1k elements, where overhead counts most
   optax    a jitted step of ours in JAX, against optax.adamw and optax.contrib.ademamix; 36M parameters
   import   `import ademamix`, which must load no framework
@@ -56,6 +60,12 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--no-peers", action="store_true", help="measure only ours and torch's (default: others as well)"
     )
+    parser.add_argument(
+        "--peer",
+        choices=pytorch_steps.PEERS,
+        metavar="PACKAGE",
+        help=f"only this one, with what it is compared with: {', '.join(pytorch_steps.PEERS)} (default: all)",
+    )
     parser.add_argument("--processes", type=small_count, metavar="N", help="fresh processes per scenario (default: 5)")
     parser.add_argument("--threads", type=small_count, metavar="N", help="threads (default: torch's own choice)")
     parser.add_argument(
@@ -69,7 +79,7 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.lab:
-        for name in ("only", "no_peers", "processes", "threads", "json"):
+        for name in ("only", "no_peers", "peer", "processes", "threads", "json"):
             if getattr(options, name):
                 raise UsageError(
                     f"--lab measures the training loop alone: --{name.replace('_', '-')} does not go with it"
@@ -78,11 +88,16 @@ def _run(options: argparse.Namespace) -> int:
 
         print("\n".join(training_loop.table(training_loop.run(quick=options.quick))))
         return 0
+    if options.peer and options.no_peers:
+        raise UsageError("--peer and --no-peers exclude each other")
+    if options.peer and importlib.util.find_spec(options.peer) is None:
+        raise UsageError(f"--peer: {options.peer} is not installed")
     return pytorch_steps.run(
         quick=options.quick,
         processes=options.processes,
         threads=options.threads,
         only=options.only,
-        with_peers=not options.no_peers,
+        peers=[options.peer] if options.peer else [] if options.no_peers else pytorch_steps.PEERS,
+        with_own=not options.peer,
         json_file=options.json,
     )

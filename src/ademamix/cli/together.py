@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from ademamix.cli.arguments import UsageError
 from ademamix.lab import process_group
@@ -32,12 +33,15 @@ def add_shard(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def carry_out(command: Callable[[], int]) -> int:
-    """Call a function that returns an exit code on process 0, while the others take part in the training."""
-    with process_group.joined() as group:
-        if code := command() if group.is_first else _assist():
-            sys.exit(code)  # the others may be in the midst of a run, and must not be let go as at the end of all
-    return 0
+def carry_out(command: Callable[[], int]) -> NoReturn:
+    """Call a function that returns an exit code on process 0, while the others take part; end all with their codes."""
+    try:
+        with process_group.joined() as group:
+            if code := command() if group.is_first else _assist():
+                sys.exit(code)  # the others may be in the midst of a run, and must not be let go as at the end of all
+    except SystemExit as end:
+        process_group.leave(int(end.code or 0))
+    process_group.leave(0)
 
 
 def _assist() -> int:

@@ -88,7 +88,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
     `own_groups` are the optimizer's groups so far.
     """
     reports = []
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     origins: dict[str, None] = {}
     for own, group in zip(own_groups, loaded["param_groups"], strict=True):
         own_settings = {key: value for key, value in own.items() if key not in ("params", "param_names")}
@@ -100,11 +100,13 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
             group.pop(key, None)
         settings = hyperparameters.override(saved, own_settings)
         if saved["total_steps"] == OPEN and (note := _early_end(settings)):
-            notes.append(note)
+            notes[note] = None
         for param in group["params"]:
             if loaded["state"].get(param):
                 entries = {key: _unwrapped(value) for key, value in loaded["state"][param].items()}
                 parameter_state.refuse_bare_codes(entries, param, saved)
+                if group.get("master") is not None and parameter_state.lacks_correction(entries, param, group):
+                    notes[_NO_CORRECTIONS] = None
                 loaded["state"][param] = parameter_state.adopt(entries, param, settings)
         before = diagnostics.schedule_of({**group, **saved}, loaded["state"])
         group.update(settings)
@@ -115,8 +117,8 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         own.clear()
         own.update(group)
     loaded["param_groups"] = own_groups  # the same dicts as before: lr schedulers of a converted AdamW hold them
-    notes = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]] + notes[:1]
-    return " ".join(notes) or None
+    told = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]] + list(notes)
+    return " ".join(told) or None
 
 
 def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,6 +134,14 @@ def _as_resolved(loaded: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
 
 def _unwrapped(value: Any) -> Any:
     return value.tensor if isinstance(value, Verbatim) else value
+
+
+_NO_CORRECTIONS = (
+    "the run of this checkpoint has masters, but the checkpoint has no corrections: the masters begin at the values of "
+    "the parameters. If they were saved, load them with load_master_parameters. torch.distributed.checkpoint loads "
+    "corrections if the optimizer is given the same `master`, or with planner="
+    "ademamix.pytorch.distributed_checkpoint.AnyStorage()."
+)
 
 
 def _recognised(origin: str) -> str:

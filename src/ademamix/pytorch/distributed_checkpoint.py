@@ -1,4 +1,4 @@
-"""Loading a checkpoint of torch.distributed.checkpoint whose moments are stored in another way than the optimizer's."""
+"""Loading a checkpoint of torch.distributed.checkpoint whose state is stored in another way than the optimizer's."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from ademamix.pytorch import block_codes, shards
-from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
+from ademamix.pytorch.master import CORRECTION_DTYPE
+from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 
 
 class AnyStorage(DefaultLoadPlanner):
-    """Loads the state of AdEMAMix as it was saved, whatever the `state_storage` of the optimizer that it is for.
+    """Loads the state of AdEMAMix as it was saved, whatever `state_storage` and `master` the optimizer has.
 
     torch.distributed.checkpoint loads into the tensors of a state_dict that the optimizer has made, and knows nothing
-    of codes and scales. This planner first gives that state_dict the tensors of the form that was saved. The optimizer
-    then brings them into its own form, as with any other checkpoint::
+    of codes, scales and corrections. This planner first gives that state_dict the tensors of the form that was saved.
+    The optimizer then brings them into its own form, as with any other checkpoint::
 
         state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
         torch.distributed.checkpoint.load(state, checkpoint_id=folder, planner=AnyStorage())
@@ -51,6 +52,11 @@ def _adapt(entries: dict[str, Any], prefix: str, saved: dict[str, Any]) -> None:
             entries.pop(scale_key, None)
             if scale is not None:
                 entries[scale_key] = scale
+    square = entries.get(MOMENT_KEYS["square"])
+    if isinstance(square, Tensor):
+        entries.pop(CORRECTION_KEY, None)
+        if prefix + CORRECTION_KEY in saved:
+            entries[CORRECTION_KEY], _ = _like_saved(square, CORRECTION_DTYPE, is_coded=False)
 
 
 def _like_saved(stored: Tensor, dtype: torch.dtype, *, is_coded: bool) -> tuple[Tensor, Tensor | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,18 @@ def check(param: Tensor, grad: Tensor, *, differentiable: bool) -> None:
             f"dtype {param.dtype} and shape {tuple(param.shape)}. Give it one of the same shape and of a dtype of the "
             "same kind, real or complex floating point."
         )
+
+
+def check_masters(masters: Sequence[Tensor], params: Sequence[Tensor]) -> None:
+    """Raise if `masters` cannot be values of `params`."""
+    if len(masters) != len(params):
+        raise ValueError(f"there must be a master for each of the {len(params)} parameters, got {len(masters)}")
+    for i, (value, param) in enumerate(zip(masters, params, strict=True)):
+        if value.shape != param.shape or value.is_complex() != param.is_complex() or value.layout != torch.strided:
+            raise ValueError(
+                f"master {i} must be a dense tensor of shape {tuple(param.shape)} for its parameter of {param.dtype}, "
+                f"got {value.dtype} of shape {tuple(value.shape)}: masters are in the order of the groups"
+            )
 
 
 def _overlaps(tensor: Tensor) -> bool:

@@ -44,17 +44,17 @@ def arranged(tensors: Tensors, *, row_major: bool) -> Tensors:
     return tensors.with_columns(*[list(next(columns)) if column else [] for column in tensors.columns[:SHAPED_COLUMNS]])
 
 
-def _in_one_order(param: Tensor, grad: Tensor, *moments: Tensor, row_major: bool) -> tuple[Tensor, ...]:
-    if param.is_contiguous() and grad.is_contiguous() and all(moment.is_contiguous() for moment in moments):
-        return (param, grad, *moments)
-    order = torch.empty_like(moments[0], device="meta")
+def _in_one_order(param: Tensor, grad: Tensor, *state: Tensor, row_major: bool) -> tuple[Tensor, ...]:
+    if param.is_contiguous() and grad.is_contiguous() and all(tensor.is_contiguous() for tensor in state):
+        return (param, grad, *state)
+    order = torch.empty_like(state[0], device="meta")
     if row_major and param.dtype == torch.bfloat16:
         order = torch.empty(order.shape, device="meta")
     return tuple(
         x
         if x.stride() == order.stride()
         else torch.empty_strided(x.shape, order.stride(), dtype=x.dtype, device=x.device).copy_(x)
-        for x in (param, grad, *moments)
+        for x in (param, grad, *state)
     )
 
 

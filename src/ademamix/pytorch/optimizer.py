@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +17,6 @@ from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.memory_order import are_plain, completed
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step, check_fused
-from ademamix.pytorch.storage import reduces
 from ademamix.pytorch.tensors import Tensors, whole_places
 from ademamix.schedules import Horizon
 
@@ -60,10 +59,13 @@ class AdEMAMix(Optimizer):
             for each block of 128. Both round stochastically. Tensors with rows under 64 elements or under 4096 elements
             in all stay fp32, and so do those of one dimension under 131072 elements; fp64 and complex ones are never
             reduced.
-        stochastic_rounding: round bf16 parameters stochastically when they are written back; None for yes, unless
-            `differentiable`. Parameters of other dtypes are always rounded to nearest.
+        stochastic_rounding: round bf16 parameters, or their masters, stochastically when they are written back; None
+            for yes, unless `differentiable`. Parameters of other dtypes are always rounded to nearest.
         rounding_seed: key of the generator of stochastic rounding. Left open it is 0; optimizers of one parameter each,
             as for steps in backward hooks, are numbered, so that they do not share random words.
+        master: ``"24bit"`` to keep 8 more bits of each bf16 parameter, in a byte beside it: a step reads and writes a
+            number of 24 bits, to which the parameter is the nearest in bf16. See :meth:`master_parameters`. Parameters
+            of other dtypes have none. None for none, or as a checkpoint that is loaded has it.
         nonfinite: ``"propagate"`` non-finite gradients into parameters and moments, as torch does, or ``"skip"``
             them elementwise: parameter and moments of that element stay, and it is counted in :meth:`diagnostics`.
         slow_clip: a bound on the slow part of each element of the update, ``|alpha m2| / (sqrt(nu_hat) + eps)``, for
@@ -95,6 +97,7 @@ class AdEMAMix(Optimizer):
         state_storage: str = hyperparameters.STATE_STORAGE,
         stochastic_rounding: bool | None = None,
         rounding_seed: int = hyperparameters.ROUNDING_SEED,
+        master: str | None = None,
         nonfinite: str = "propagate",
         slow_clip: float | None = None,
         foreach: bool | None = None,
@@ -118,6 +121,7 @@ class AdEMAMix(Optimizer):
             "state_storage": state_storage,
             "stochastic_rounding": stochastic_rounding,
             "rounding_seed": rounding_seed,
+            "master": master,
             "nonfinite": nonfinite,
             "slow_clip": slow_clip,
             "foreach": foreach,
@@ -148,6 +152,7 @@ class AdEMAMix(Optimizer):
         state_storage: str = hyperparameters.STATE_STORAGE,
         stochastic_rounding: bool | None = None,
         rounding_seed: int = hyperparameters.ROUNDING_SEED,
+        master: str | None = None,
         nonfinite: str = "propagate",
         slow_clip: float | None = None,
     ) -> AdEMAMix:
@@ -169,7 +174,8 @@ class AdEMAMix(Optimizer):
             alpha: the paper switched with 2 at 110M parameters and with 1 at 1.3B.
             beta3: None for the value that suits `total_steps`, or 0.9999 without a horizon.
             alpha_warmup, beta3_warmup: the paper needs none after a switch.
-            beta3_start, state_storage, stochastic_rounding, rounding_seed, nonfinite, slow_clip: as in the constructor.
+            beta3_start, state_storage, stochastic_rounding, rounding_seed, master, nonfinite, slow_clip: as in the
+                constructor.
 
         Reference: section 4.1 of the paper, "Resume from AdamW".
         """
@@ -185,6 +191,7 @@ class AdEMAMix(Optimizer):
                 state_storage=state_storage,
                 stochastic_rounding=stochastic_rounding,
                 rounding_seed=rounding_seed,
+                master=master,
                 nonfinite=nonfinite,
                 slow_clip=slow_clip,
                 capturable=any(group["capturable"] for group in param_groups),
@@ -229,6 +236,7 @@ class AdEMAMix(Optimizer):
         self,
         group: dict[str, Any],
         reduced: bool,
+        corrected: bool,
         first_index: int,
         late: list[int],
         fast_starts: list[Tensor],
@@ -237,23 +245,27 @@ class AdEMAMix(Optimizer):
     ) -> None:
         """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
 
-        Full and `reduced` moments are gathered separately: lists are of one kind. `late` has the positions of
-        parameters whose m1 began late.
+        Parameters of each `parameter_state.Kind` are gathered separately. `late` has the positions of parameters whose
+        m1 began late.
         torch.compile knows this name and shape of method, and runs it outside of the graph: it maps lists that are
         arguments of their own, and no others.
         """
         self._opt_called = True  # again: torch.compile forgets the note that `step` makes
         tensors = Tensors([], *columns)
         params, grads = tensors.params, tensors.grads
-        has_fast, skips = group["betas"][0] > 0, group["nonfinite"] == "skip"
-        mixed = group["state_storage"] != "fp32"
-        form = parameter_state.form_of(group["state_storage"] if reduced else None, has_fast=has_fast, skips=skips)
+        form = parameter_state.form_of(
+            group["state_storage"] if reduced else None,
+            has_fast=group["betas"][0] > 0,
+            skips=group["nonfinite"] == "skip",
+            corrected=corrected,
+        )
+        kind, mixed = (reduced, corrected), len(parameter_state.kinds_in(group)) > 1
         fast_start = parameter_state.FAST_START
         fits = form.fits if are_plain(group["params"]) else form.fits_parts
         states: list[dict[str, Any]] = []
         for index, param in enumerate(group["params"], start=first_index):
             grad = param.grad
-            if grad is None or (mixed and reduces(param, group) != reduced):
+            if grad is None or (mixed and parameter_state.kind_of(param, group) != kind):
                 continue
             state = self.state.get(param)
             if state is None or not fits(state, param, grad):
@@ -301,16 +313,18 @@ class AdEMAMix(Optimizer):
         first_index = 0
         for group in self.param_groups:
             groups.check_for_step(group)
-            for reduced in (False,) if group["state_storage"] == "fp32" else (False, True):
+            left = len(group["params"])
+            for kind in parameter_state.kinds_in(group):
                 tensors = Tensors.none()
                 late: list[int] = []
                 fast_starts: list[Tensor] = []
                 indices: list[int] = []
-                self._init_group(group, reduced, first_index, late, fast_starts, indices, *tensors.columns)
+                self._init_group(group, *kind, first_index, late, fast_starts, indices, *tensors.columns)
                 tensors = tensors._replace(places=whole_places(indices))
                 gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
-                if len(indices) == len(group["params"]):
-                    break  # none is left to be reduced
+                left -= len(indices)
+                if not left:
+                    break
             first_index += len(group["params"])
         if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
             return
@@ -351,10 +365,10 @@ class AdEMAMix(Optimizer):
         The others are those of bitsandbytes, of pytorch_optimizer, of heavyball and of the paper's authors; every other
         state is refused. Parameters are matched by name if both sides have names, or else by position.
 
-        Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start`, `slow_clip`
-        and `state_storage` that this optimizer was given explicitly win over the checkpoint's; what follows from
-        `total_steps` is derived again, the clocks are kept, and a warning reports alpha(t) and beta3(t) before and
-        after. Moments keep their precision whatever the dtype of their parameter.
+        Groups are restored as torch does, but `total_steps`, `alpha`, `beta3`, the warm-ups, `beta3_start`,
+        `slow_clip`, `state_storage` and `master` that this optimizer was given explicitly win over the checkpoint's;
+        what follows from `total_steps` is derived again, the clocks are kept, and a warning reports alpha(t) and
+        beta3(t) before and after. Moments keep their precision whatever the dtype of their parameter.
         """
         last_hook = self.register_load_state_dict_pre_hook(checkpoint.protect)
         try:
@@ -368,8 +382,50 @@ class AdEMAMix(Optimizer):
         if "defaults" not in state:  # from load_state_dict, not from pickle
             self._load_report = checkpoint.settle(self.param_groups, state)
         super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("slow_clip", None)  # pickled by an earlier version
+        for settings in (self.defaults, *self.param_groups):
+            settings.setdefault("slow_clip", None)  # pickled by an earlier version
+            settings.setdefault("master", None)
+
+    @torch.no_grad()
+    def master_parameters(self) -> list[Tensor]:
+        r"""Return copies of the parameters as steps see them, at least in fp32, in the order of the groups.
+
+        Of a bf16 parameter under ``master="24bit"`` that is its master: with its correction c, a signed byte,
+
+        .. math:: \mathrm{bits}(\text{master}) = 2^{16}\,\mathrm{bits}(\theta) + 2^8 c
+
+        so that fp32 masters can be saved, evaluated, or trained further by another optimizer. A parameter that is 0 is
+        its own master. Sharded parameters have sharded masters.
+
+        >>> model = torch.nn.Linear(4, 1, dtype=torch.bfloat16)
+        >>> optimizer = AdEMAMix(model.parameters(), total_steps=100, master="24bit")
+        >>> optimizer.load_master_parameters([torch.full((1, 4), 1.001), torch.zeros(1)])
+        >>> model.weight[0, 0].item(), optimizer.master_parameters()[0][0, 0].item()
+        (1.0, 1.001007080078125)
+        """
+        return [
+            parameter_state.master_of(param, self.state.get(param, {}), group)
+            for group in self.param_groups
+            for param in group["params"]
+        ]
+
+    @torch.no_grad()
+    def load_master_parameters(self, masters: Iterable[Tensor]) -> None:
+        """Write these values into the parameters, in the order of the groups; the inverse of :meth:`master_parameters`.
+
+        Under ``master="24bit"``, bf16 parameters take the nearest value, and their corrections what that leaves out. A
+        run can so begin, or continue, with fp32 masters that come from elsewhere. Clocks and moments stay as they are.
+
+        >>> model = torch.nn.Linear(4, 1)
+        >>> masters = [param.clone() for param in model.parameters()]
+        >>> optimizer = AdEMAMix(model.bfloat16().parameters(), total_steps=100, master="24bit")
+        >>> optimizer.load_master_parameters(masters)
+        """
+        owners = [(param, group) for group in self.param_groups for param in group["params"]]
+        values = list(masters)
+        inputs.check_masters(values, [param for param, _ in owners])
+        for value, (param, group) in zip(values, owners, strict=True):
+            parameter_state.write_master(value, param, self.state, group)
 
     def schedule(self) -> list[dict[str, Any]]:
         """Return clocks, alpha(t) and beta3(t) of the last step, one dict per group, at its largest clocks.

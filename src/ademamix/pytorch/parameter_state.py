@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ademamix.pytorch import block_codes, shards
 from ademamix.pytorch.core import check_memory, core, element_types, reader
+from ademamix.pytorch.master import CORRECTION_DTYPE, divided, is_corrected, joined
 from ademamix.pytorch.storage import (
     MOMENT_DTYPES,
     REDUCED_DTYPES,
@@ -21,9 +22,28 @@ from ademamix.pytorch.storage import (
     reduces,
     write_moment,
 )
-from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
+from ademamix.pytorch.tensors import CLOCK_KEYS, CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
 
 FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
+
+
+class Kind(NamedTuple):
+    """What the parameters that a step takes together have in common besides their group: lists are of one kind."""
+
+    reduced: bool  # their moments are stored in fewer bits than they are computed in
+    corrected: bool  # they have masters
+
+
+def kind_of(param: Tensor, group: Mapping[str, Any]) -> Kind:
+    """Return the kind of a parameter."""
+    return Kind(reduces(param, group), is_corrected(param, group))
+
+
+def kinds_in(group: Mapping[str, Any]) -> list[Kind]:
+    """Return the kinds that the parameters of a group may have. Most groups have one; the likelier come first."""
+    reduced = (False,) if group["state_storage"] == "fp32" else (False, True)
+    corrected = (False,) if group["master"] is None else (True, False)
+    return [Kind(first, second) for second in corrected for first in reduced]
 
 
 class Form(NamedTuple):
@@ -44,21 +64,24 @@ class Form(NamedTuple):
 
 
 @cache
-def form_of(state_storage: str | None, *, has_fast: bool, skips: bool) -> Form:
+def form_of(state_storage: str | None, *, has_fast: bool, skips: bool, corrected: bool = False) -> Form:
     """Return the form that the state has in a storage, or in full if that is None."""
     moments = [moment for moment in MOMENT_KEYS if has_fast or moment != "fast"]
     dtypes = None if state_storage is None else REDUCED_DTYPES[state_storage]
     stored = {f"{moment}s": MOMENT_KEYS[moment] for moment in moments}
     scales = {f"{moment}_scales": SCALE_KEYS[moment] for moment in moments} if state_storage == "compact" else {}
+    corrections = {"corrections": CORRECTION_KEY} if corrected else {}
     counts = {"skipped": SKIPPED_KEY} if skips else {}
     clocks = dict(zip(("steps", "slow_steps"), CLOCK_KEYS, strict=True))
     layout = None
     if core is not None:
         numbers = element_types(core)
         types = [numbers[dtypes[moment]] for moment in moments] if dtypes else []
-        keys = [list(part.values()) for part in (scales, clocks, counts)]
-        layout = core.StateLayout(list(stored.values()), types, *keys, None if has_fast else MOMENT_KEYS["fast"])
-    return Form(moments, dtypes, {**stored, **scales, **counts, **clocks}, layout)
+        keys = [list(part.values()) for part in (corrections, scales, clocks, counts)]
+        absent = [] if has_fast else [MOMENT_KEYS["fast"]]
+        absent += [] if corrected else [CORRECTION_KEY]
+        layout = core.StateLayout(list(stored.values()), types, *keys, absent)
+    return Form(moments, dtypes, {**stored, **corrections, **scales, **counts, **clocks}, layout)
 
 
 def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) -> bool:
@@ -80,6 +103,12 @@ def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) 
             scale = state.get(SCALE_KEYS[moment])
             if not _fits(scale, stored) or not shards.is_scale_of(scale, param):
                 return False
+    correction = state.get(CORRECTION_KEY)
+    if "corrections" in form.keys:
+        if not _is_correction(correction, param) or not shards.are_alike(param, correction):
+            return False
+    elif correction is not None:
+        return False
     return (
         ("fast" in form.moments or MOMENT_KEYS["fast"] not in state)
         and all(isinstance(state.get(clock), Tensor) for clock in CLOCK_KEYS)
@@ -97,6 +126,16 @@ def _fits(scale: Any, codes: Tensor) -> bool:
     )
 
 
+def _is_correction(correction: Any, param: Tensor) -> bool:
+    """Tell whether `correction` can be that of `param`."""
+    return (
+        isinstance(correction, Tensor)
+        and correction.layout == torch.strided
+        and correction.dtype == CORRECTION_DTYPE
+        and correction.shape == param.shape
+    )
+
+
 def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> None:
     """Add the entries that `state` lacks, and adapt moments whose parameter or storage has changed.
 
@@ -111,7 +150,8 @@ def prepare(state: dict[str, Any], param: Tensor, group: Mapping[str, Any]) -> N
 def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
     """Bring the state of `param` from elsewhere (a checkpoint, another optimizer) into the form that it has here.
 
-    Missing entries are added: clocks at zero, empty moments. Tensors already in that form are taken as they are.
+    Missing entries are added: clocks at zero, empty moments, corrections of zero. Tensors already in that form are
+    taken as they are.
     """
     check_memory([[entry for entry in entries.values() if isinstance(entry, Tensor)]])
     _check_whole(entries)
@@ -133,8 +173,10 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
         state[FAST_START] = state["step"].clone()
     elif has_fast and FAST_START in entries:
         state[FAST_START] = clock(entries[FAST_START])
+    if is_corrected(param, group):
+        state[CORRECTION_KEY] = _adopt_correction(entries.get(CORRECTION_KEY), param, group)
     for key, value in entries.items():
-        if key not in (*CLOCK_KEYS, FAST_START, *MOMENT_KEYS.values(), *SCALE_KEYS.values()):
+        if key not in (*CLOCK_KEYS, FAST_START, CORRECTION_KEY, *MOMENT_KEYS.values(), *SCALE_KEYS.values()):
             state[key] = value.to(param.device) if isinstance(value, Tensor) else value
     if group["nonfinite"] == "skip" and SKIPPED_KEY not in state:
         state[SKIPPED_KEY] = torch.zeros((), dtype=torch.int64, device=param.device)
@@ -177,11 +219,36 @@ def refuse_bare_codes(entries: Mapping[str, Any], param: Tensor, group: Mapping[
         )
 
 
+def lacks_correction(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> bool:
+    """Tell whether a state that was loaded for `param` should have a correction, and has none."""
+    return is_corrected(param, group) and MOMENT_KEYS["square"] in entries and CORRECTION_KEY not in entries
+
+
 def values_of(state: Mapping[str, Any], key: str) -> Tensor:
     """Return the values of the moment that `state` has under `key`, to compute with; a sharded one stays so."""
     stored, scale = state[key], state.get(f"{key}_scale")
     values = read_moment(shards.local(stored), None if scale is None else shards.local(scale))
     return shards.wrapped(values, stored)
+
+
+def master_of(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    """Return a copy of the value of `param` that a step would compute with, at least in fp32; sharded like it."""
+    part = shards.local(param.detach())
+    if is_corrected(param, group) and CORRECTION_KEY in state:
+        return shards.wrapped(joined(part, shards.local(state[CORRECTION_KEY])), param)
+    return shards.wrapped(part.to(torch.promote_types(param.dtype, torch.float32), copy=True), param)
+
+
+def write_master(
+    value: Tensor, param: Tensor, states: Mapping[Tensor, dict[str, Any]], group: Mapping[str, Any]
+) -> None:
+    """Give `param` this value: what bf16 cannot hold goes into its correction, if it is to have one."""
+    part = shards.part_for(param, value.detach()).to(param.device)
+    if is_corrected(param, group):
+        prepare(states[param], param, group)
+        part, correction = divided(part.to(torch.float32), random=None)
+        shards.local(states[param][CORRECTION_KEY]).copy_(correction)
+    shards.local(param).copy_(part)
 
 
 def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -250,13 +317,27 @@ def _adopt_moment(
     if dtype is None:
         return {key: value}  # a step would raise, saying why
     part, part_scale = _local_parts(value, scale if is_coded else None, param)
-    stride = torch.empty_like(shards.local(param), device="meta", memory_format=_layout(param, group)).stride()
-    if part.dtype == dtype and part.stride() == stride:
+    if part.dtype == dtype and part.stride() == _stride(param, group):
         return _wrapped(moment, param, part, part_scale)
     values = read_moment(part, part_scale).to(MOMENT_DTYPES[param.dtype])
     stored, new_scale = _zeros(moment, param, group)
     write_moment(moment, stored, new_scale, values, words=None)
     return _wrapped(moment, param, stored, new_scale)
+
+
+def _adopt_correction(correction: Any, param: Tensor, group: Mapping[str, Any]) -> Tensor:
+    if correction is None:
+        zeros = torch.zeros_like(shards.local(param), dtype=CORRECTION_DTYPE, memory_format=_layout(param, group))
+        return shards.wrapped(zeros, param)
+    if not _is_correction(correction, param):
+        raise ValueError(
+            f"the state's {CORRECTION_KEY} must be {CORRECTION_DTYPE} of shape {tuple(param.shape)}, as its parameter "
+            f"has, got {_described(correction)}. The state belongs to another model, or was not written by AdEMAMix."
+        )
+    part = shards.part_for(param, correction).to(param.device)
+    if part.stride() != _stride(param, group):
+        part = torch.empty_like(shards.local(param), dtype=part.dtype, memory_format=_layout(param, group)).copy_(part)
+    return shards.wrapped(part, param)
 
 
 def _local_parts(value: Tensor, scale: Tensor | None, param: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -271,6 +352,11 @@ def _described(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
     return f"{value.dtype} of shape {tuple(value.shape)} and layout {value.layout}"
+
+
+def _stride(param: Tensor, group: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the strides that state of the shape of `param` has, or its local part."""
+    return torch.empty_like(shards.local(param), device="meta", memory_format=_layout(param, group)).stride()
 
 
 def _layout(param: Tensor, group: Mapping[str, Any]) -> torch.memory_format:

@@ -23,6 +23,7 @@ from ademamix.formats import (
     SECOND_KEY,
     SECOND_MIXER,
 )
+from ademamix.pytorch import master
 from ademamix.pytorch.block_codes import per_element
 from ademamix.pytorch.tensors import Place, Rows
 
@@ -47,11 +48,21 @@ class Rounding(NamedTuple):
     seed: int
     stochastic_params: bool  # or to nearest; moments that are not fp32 are always rounded stochastically
 
-    def write(self, param: Tensor, values: Tensor, place: Place, step: float | Tensor) -> None:
-        """Write `values` into `param`; stochastically if that was asked for and `param` is bf16."""
+    def write(
+        self, param: Tensor, values: Tensor, place: Place, step: float | Tensor, correction: Tensor | None = None
+    ) -> None:
+        """Write `values` into `param`, and what is left into its `correction` if it has one.
+
+        They are rounded stochastically if that was asked for and `param` is bf16.
+        """
+        random = None
         if self.stochastic_params and param.dtype == torch.bfloat16:
             element = _numbers(place.rows(param.shape), 1, param.device).view(param.shape)
             random = _random_words(element, _keys(self.seed, place.param_index, step)) & BF16_MASK
+        if correction is not None:
+            values, rest = master.divided(values, random)
+            correction.copy_(rest)
+        elif random is not None:
             values = to_bf16(values, random)
         param.copy_(values)
 

@@ -41,7 +41,7 @@ def _update_bucket(
     slows, squares = [slow for _, slow, _ in moments], [square for _, _, square in moments]
     finite = [grad.isfinite() for grad in grads] if tensors.skipped else []
     in_place = params[0].dtype == dtype and not tensors.skipped
-    targets = params if in_place else [param.to(dtype, copy=True) for param in params]
+    targets = params if in_place else [_copied(tensors, i, dtype) for i in range(len(params))]
     values = Values(targets, grads, fasts, slows, squares)
     shared = not isinstance(c.step, list)  # numbers for all tensors, so that they can be divided
     if in_place and shared and slows[0].is_cpu and not torch.compiler.is_compiling():
@@ -54,12 +54,18 @@ def _update_bucket(
         place = tensors.places[i]
         step = c.step[i] if isinstance(c.step, list) else c.step
         if finite:
-            targets[i] = torch.where(finite[i], targets[i], param.to(dtype))
+            targets[i] = torch.where(finite[i], targets[i], storage.read_param(tensors, i, dtype))
             tensors.skipped[i].add_((~finite[i]).sum())
         if not in_place:
-            rounding.write(param, targets[i], place, step)
+            rounding.write(param, targets[i], place, step, tensors.corrections[i] if tensors.corrections else None)
         if slows[i] is not tensors.slows[i]:
             storage.write(tensors, i, moments[i], rounding.moment_words(param, place, step))
+
+
+def _copied(tensors: Tensors, i: int, dtype: torch.dtype) -> Tensor:
+    """Return the parameter at `i` for the arithmetic, to be written to."""
+    values = storage.read_param(tensors, i, dtype)
+    return values.clone() if values is tensors.params[i] else values
 
 
 class Values(NamedTuple):

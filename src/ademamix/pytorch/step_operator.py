@@ -19,8 +19,9 @@ from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
 _library = torch.library.Library("ademamix", "FRAGMENT")
 _library.define(
     "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
-    "Tensor(e!)[] fast_scales, Tensor(f!)[] slow_scales, Tensor(g!)[] square_scales, Tensor(h!)[] skipped, "
-    "Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] places, bool maximize) -> ()"
+    "Tensor(e!)[] corrections, Tensor(f!)[] fast_scales, Tensor(g!)[] slow_scales, Tensor(h!)[] square_scales, "
+    "Tensor(i!)[] skipped, Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] places, "
+    "bool maximize) -> ()"
 )
 
 

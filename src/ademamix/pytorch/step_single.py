@@ -43,10 +43,10 @@ def update(
         if slow is not tensors.slows[i]:
             storage.write(tensors, i, moments, rounding.moment_words(param, place, c.step))
 
-        before = param.to(dtype)
+        before = storage.read_param(tensors, i, dtype)
         if torch.is_grad_enabled():
             before = before.clone()  # the derivative with respect to lr needs the value that is overwritten
         after = before - (c.decay * before + c.step_size * direction)
         if tensors.skipped:
             after = torch.where(finite, after, before)
-        rounding.write(param, after, place, c.step)
+        rounding.write(param, after, place, c.step, tensors.corrections[i] if tensors.corrections else None)

@@ -36,6 +36,7 @@ class TensorRow(NamedTuple):
     fast: int
     slow: int
     square: int
+    correction: int
     fast_scale: int
     slow_scale: int
     square_scale: int
@@ -73,6 +74,7 @@ class Variant(NamedTuple):
     stochastic_params: bool
     maximize: bool
     bounds_slow: bool = False
+    corrected: bool = False
 
 
 def update(
@@ -85,7 +87,14 @@ def update(
         return
     device = tensors.params[0].device
     bounds_slow = (coefficients[0] if isinstance(coefficients, list) else coefficients).bounds_slow
-    variant = Variant(bool(tensors.fasts), bool(tensors.skipped), rounding.stochastic_params, maximize, bounds_slow)
+    variant = Variant(
+        bool(tensors.fasts),
+        bool(tensors.skipped),
+        rounding.stochastic_params,
+        maximize,
+        bounds_slow,
+        bool(tensors.corrections),
+    )
     with _on(device):
         numbers = _matrix(coefficients, device)
         flat = [number for rows in buckets.values() for row in rows for number in row]
@@ -151,16 +160,19 @@ def _launch(
     instance = kernels.instance(bucket, variant)
     # 64 threads on some of AMD's GPUs
     warp = torch.cuda.get_device_properties(table.device).warp_size if table.is_cuda else 32
-    launch(table, len(table), coefficients, grad_scale, instance, num_warps=threads(bucket) // warp)
+    launch(table, len(table), coefficients, grad_scale, instance, num_warps=threads(bucket, variant) // warp)
 
 
-def threads(bucket: Bucket) -> int:
+def threads(bucket: Bucket, variant: Variant) -> int:
     """Return the threads of a program.
 
-    Of 128, each has 8 elements, which are 16 bytes in bf16. It has half as many where elements are moved one by one, or
-    are in fp64: there, 8 would take so many registers that few programs are on a multiprocessor at once.
+    Of 128, each has 8 elements, which are 16 bytes in bf16. It has half as many where elements are moved one by one,
+    are in fp64, may be skipped, or are coded and have bounds: there, 8 would take so many registers that some are
+    spilled, or that few programs are on a multiprocessor at once.
     """
-    return 128 if bucket.alignment == VECTOR_BYTES and bucket.slow != torch.float64 else 256
+    is_coded = STORAGES.get(bucket.slow) == CODED
+    is_demanding = variant.skips or (variant.bounds_slow and is_coded) or bucket.slow == torch.float64
+    return 256 if is_demanding or bucket.alignment != VECTOR_BYTES else 128
 
 
 def _matrix(coefficients: PerTensor, device: torch.device) -> Tensor:

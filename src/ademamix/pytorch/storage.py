@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ademamix import formats
-from ademamix.pytorch import block_codes, shards
+from ademamix.pytorch import block_codes, master, shards
 from ademamix.pytorch.memory_order import PLAIN_TYPES
 from ademamix.pytorch.rounding import bf16_random_part, to_bf16
 from ademamix.pytorch.tensors import MOMENT_KEYS, Tensors
@@ -89,6 +89,12 @@ def read(tensors: Tensors, i: int) -> Moments:
         read_moment(tensors.slows[i], _at(i, tensors.slow_scales)),
         read_moment(tensors.squares[i], _at(i, tensors.square_scales)),
     )
+
+
+def read_param(tensors: Tensors, i: int, dtype: torch.dtype) -> Tensor:
+    """Return the parameter at `i` in the dtype of the arithmetic: its master if it has one, itself where possible."""
+    param = tensors.params[i]
+    return master.joined(param, tensors.corrections[i]) if tensors.corrections else param.to(dtype)
 
 
 def write(tensors: Tensors, i: int, moments: Moments, words: Tensor) -> None:

@@ -16,6 +16,7 @@ from ademamix.formats import BLOCK
 # in checkpoints: AdamW's, and one more.
 MOMENT_KEYS = {"fast": "exp_avg", "slow": "exp_avg_slow", "square": "exp_avg_sq"}
 SCALE_KEYS = {moment: f"{key}_scale" for moment, key in MOMENT_KEYS.items()}  # of coded moments
+CORRECTION_KEY = "correction"
 CLOCK_KEYS = ("step", "slow_step")
 SKIPPED_KEY = "skipped"
 
@@ -94,6 +95,7 @@ class Tensors(NamedTuple):
     fasts: list[Tensor]  # empty when beta1 = 0
     slows: list[Tensor]
     squares: list[Tensor]
+    corrections: list[Tensor]  # empty unless bf16 parameters have masters of 24 bits
     fast_scales: list[Tensor]  # scales are empty unless the moments are coded
     slow_scales: list[Tensor]
     square_scales: list[Tensor]

@@ -35,6 +35,8 @@ FIRST_MIXER, SECOND_MIXER = tl.constexpr(formats.FIRST_MIXER), tl.constexpr(form
 FIRST_KEY, SECOND_KEY = tl.constexpr(formats.FIRST_KEY), tl.constexpr(formats.SECOND_KEY)
 MOMENT_DOMAIN, LANE_STEP = tl.constexpr(formats.MOMENT_DOMAIN), tl.constexpr(formats.LANE_STEP)
 BF16_SHIFT, BF16_MASK = tl.constexpr(formats.BF16_SHIFT), tl.constexpr(formats.BF16_MASK)
+MASTER_SHIFT, MASTER_MASK = tl.constexpr(formats.MASTER_SHIFT), tl.constexpr(formats.MASTER_MASK)
+MASTER_HALF = tl.constexpr(1 << (formats.MASTER_SHIFT - 1))
 
 
 @triton.jit
@@ -178,15 +180,34 @@ def squares_to_bf16(values, words):
 
 
 @triton.jit
-def param_to_bf16(values, elements, key0, key1):
-    """Round parameters to bf16; their random words depend on the indices of their elements."""
-    return to_bf16(values, _random_words(elements, key0, key1) & BF16_MASK)
+def param_to_bf16(values, words):
+    """Round parameters to bf16."""
+    return to_bf16(values, words & BF16_MASK)
 
 
 @triton.jit
 def to_nearest_bf16(values):
     """Round fp32 `values` to the nearest bf16, ties to even. A cast does the same, but not in the interpreter."""
     return to_bf16(values, ((values.to(tl.uint32, bitcast=True) >> BF16_SHIFT) & 1) + (BF16_MASK >> 1))
+
+
+@triton.jit
+def join_master(params, corrections):
+    """Return the masters of bf16 parameters, in fp32."""
+    bits = params.to(tl.int16, bitcast=True).to(tl.int32) << BF16_SHIFT
+    corrections = tl.where((bits & 0x7FFFFFFF) == 0, 0, corrections.to(tl.int32) << MASTER_SHIFT)
+    return (bits + corrections).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def divide_master(values, words, STOCHASTIC: tl.constexpr):
+    """Return the bf16 parameters and the corrections of fp32 `values`, rounded to 24 bits."""
+    bits = tl.where(values == values, values.to(tl.int32, bitcast=True), 0x7FC00000)
+    to_even = MASTER_HALF - 1 + ((bits >> MASTER_SHIFT) & 1)
+    noise = (words & MASTER_MASK).to(tl.int32) if STOCHASTIC else to_even
+    master = (bits + noise) >> MASTER_SHIFT
+    params = (master + MASTER_HALF) >> MASTER_SHIFT
+    return params.to(tl.int16).to(tl.bfloat16, bitcast=True), master.to(tl.int8)
 
 
 @triton.jit
@@ -208,14 +229,15 @@ def _absorb(key0, key1, word):
 @triton.jit
 def moment_words(block, key0, key1):
     """Return a 32-bit word for each element of each block: a strong hash of the block, a cheap one inside it."""
-    of_block = _random_words(block, _mix(key0 ^ MOMENT_DOMAIN), _mix(key1 + MOMENT_DOMAIN))
+    of_block = random_words(block, _mix(key0 ^ MOMENT_DOMAIN), _mix(key1 + MOMENT_DOMAIN))
     words = of_block[:, None] + tl.arange(0, LANES).to(tl.uint32)[None, :] * LANE_STEP
     words = (words ^ (words >> 16)) * FIRST_MIXER
     return words ^ (words >> 15)
 
 
 @triton.jit
-def _random_words(element, key0, key1):
+def random_words(element, key0, key1):
+    """Return a 32-bit word for each element, by its index in the whole parameter."""
     return _mix(_mix(element.to(tl.uint32) ^ key0) + ((element >> 32).to(tl.uint32) ^ key1))
 
 

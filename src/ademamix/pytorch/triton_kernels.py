@@ -24,13 +24,16 @@ from ademamix.pytorch.triton_formats import (
     decode_fast,
     decode_slow,
     decode_squares,
+    divide_master,
     encode_fast,
     encode_slow,
     encode_squares,
     fast_to_bf16,
+    join_master,
     keys,
     moment_words,
     param_to_bf16,
+    random_words,
     slow_to_bf16,
     squares_to_bf16,
     to_nearest_bf16,
@@ -50,6 +53,7 @@ COLUMNS = tl.constexpr(len(TensorRow._fields))
 PARAM = tl.constexpr(TensorRow._fields.index("param"))
 GRAD = tl.constexpr(TensorRow._fields.index("grad"))
 MOMENT = tl.constexpr(TensorRow._fields.index("fast"))
+CORRECTION = tl.constexpr(TensorRow._fields.index("correction"))
 SCALE = tl.constexpr(TensorRow._fields.index("fast_scale"))
 SKIPPED = tl.constexpr(TensorRow._fields.index("skipped"))
 ROW_SIZE = tl.constexpr(TensorRow._fields.index("row_size"))
@@ -100,6 +104,7 @@ class Instance(NamedTuple):
     stochastic: bool  # round the parameter stochastically
     maximize: bool
     bounds_slow: bool
+    corrected: bool  # the parameter has a master
     alignment: int  # a divisor of all addresses and row sizes
 
 
@@ -119,6 +124,7 @@ def instance(bucket: Bucket, variant: Variant) -> Instance:
         stochastic=variant.stochastic_params and bucket.param == torch.bfloat16,
         maximize=variant.maximize,
         bounds_slow=variant.bounds_slow,
+        corrected=variant.corrected,
         alignment=bucket.alignment,
     )
 
@@ -138,7 +144,7 @@ def step(
     block, _, offsets, mask = tile
 
     # All of these loads are before the first store: the compiler could not move them across it.
-    before = _load(row + PARAM, offsets, mask, INSTANCE.param, INSTANCE.alignment).to(INSTANCE.compute)
+    before = _load_param(row, offsets, mask, INSTANCE)
     grad = _load(row + GRAD, offsets, mask, INSTANCE.grad, INSTANCE.alignment)
     if INSTANCE.grad == tl.float64 and INSTANCE.compute == tl.float32:
         grad = _limited(grad, FP32_MAX)  # finite elements stay finite
@@ -164,7 +170,7 @@ def step(
     square = _lerp(square, grad * grad, square_rate)
     after = _descend(before, fast, slow, square, c, INSTANCE)
 
-    words = block  # unused if moments are not rounded
+    words = block  # unused if nothing is rounded stochastically
     if INSTANCE.storage != IS_PLAIN or INSTANCE.stochastic:
         key0, key1 = keys(tl.load(row + SEED), tl.load(row + INDEX), tl.load(c + STEP).to(tl.int64))
     if INSTANCE.storage != IS_PLAIN:
@@ -180,10 +186,8 @@ def step(
         _count(mask & (finite == 0), row + SKIPPED)
     if INSTANCE.stochastic:
         element = tl.load(row + FIRST_ELEMENT) + offsets + (rows_before * tl.load(row + ELEMENT_GAP))[:, None]
-        after = param_to_bf16(after, element, key0, key1)
-    elif INSTANCE.param == tl.bfloat16:
-        after = to_nearest_bf16(after)
-    _store(row + PARAM, after, offsets, mask, INSTANCE.param, INSTANCE.alignment)
+        words = random_words(element, key0, key1)
+    _store_param(row, offsets, mask, after, words, INSTANCE)
 
 
 @triton.jit
@@ -235,6 +239,27 @@ def _load(address, offsets, mask, DTYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
 def _store(address, values, offsets, mask, DTYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
     pointer = tl.multiple_of(tl.load(address).to(tl.pointer_type(DTYPE)), ALIGNMENT)
     tl.store(pointer + offsets, values.to(DTYPE), mask=mask)
+
+
+@triton.jit
+def _load_param(row, offsets, mask, INSTANCE: tl.constexpr):
+    """Return parameters, or their masters, for the arithmetic."""
+    values = _load(row + PARAM, offsets, mask, INSTANCE.param, INSTANCE.alignment)
+    if INSTANCE.corrected:
+        values = join_master(values, _load(row + CORRECTION, offsets, mask, tl.int8, INSTANCE.alignment))
+    return values.to(INSTANCE.compute)
+
+
+@triton.jit
+def _store_param(row, offsets, mask, values, words, INSTANCE: tl.constexpr):
+    if INSTANCE.corrected:
+        values, corrections = divide_master(values, words, INSTANCE.stochastic)
+        _store(row + CORRECTION, corrections, offsets, mask, tl.int8, INSTANCE.alignment)
+    elif INSTANCE.stochastic:
+        values = param_to_bf16(values, words)
+    elif INSTANCE.param == tl.bfloat16:
+        values = to_nearest_bf16(values)
+    _store(row + PARAM, values, offsets, mask, INSTANCE.param, INSTANCE.alignment)
 
 
 @triton.jit

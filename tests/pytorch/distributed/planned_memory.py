@@ -47,14 +47,18 @@ def fsdp(folder: Path) -> None:
     cases = {
         "fp32": (torch.float32, MixedPrecisionPolicy()),
         "bf16": (torch.bfloat16, MixedPrecisionPolicy()),
+        "24bit": (torch.bfloat16, MixedPrecisionPolicy()),
         "mixed": (torch.float32, in_bf16),
     }
     for precision, (dtype, policy) in cases.items():
+        master = precision if precision == "24bit" else None
         for state in STATE_FORMATS:
+            if state == "adamw" and master:
+                continue  # it has none
             whole = Model(dtype)
             shapes = [tuple(param.shape) for param in whole.parameters()]
             model = fully_sharded(whole, line, mp_policy=policy)
-            optimizer = optimizer_of(model.parameters(), state)
+            optimizer = optimizer_of(model.parameters(), state, master)
             with Sent() as sent:
                 model(batch(0, dtype)).float().square().mean().backward()
             optimizer.step()
@@ -63,7 +67,8 @@ def fsdp(folder: Path) -> None:
             # The first process has the largest parts, also of what is not divided evenly.
             if distributed.get_rank() == 0:
                 assert kept([param.grad for param in params]) == planned.gradients, (precision, state)
-                assert kept([param.detach() for param in params]) == planned.parameters + planned.master
+                weights = kept([param.detach() for param in params]) + measured(optimizer, "correction")
+                assert weights == planned.parameters + planned.master, (precision, state)
                 assert measured(optimizer) == planned.state, (precision, state)
             assert sent.bytes["reduce_scatter"] == planned.reduce_scatter, (precision, state)
             assert sent.bytes["all_gather"] == planned.all_gather, (precision, state)

@@ -42,10 +42,15 @@ class Case(NamedTuple):
     loaded: str  # and the one that it is loaded into
     flat: bool = False
     asynchronous: bool = False
+    masters: tuple[str | None, str | None] = (None, None)  # of bf16 parameters: those saved, and those asked for
 
     @property
     def planner(self) -> Any:
-        return AnyStorage() if self.saved != self.loaded else None
+        return AnyStorage() if self.saved != self.loaded or self.masters[0] != self.masters[1] else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if any(self.masters) else torch.float32
 
     @property
     def options(self) -> StateDictOptions:
@@ -60,28 +65,32 @@ CASES = [
     Case("bf16", "bf16"),
     Case("bf16", "compact"),
     Case("fp32", "fp32", flat=True, asynchronous=True),
+    Case("compact", "compact", masters=("24bit", "24bit")),
+    Case("fp32", "fp32", flat=True, masters=("24bit", "24bit")),
+    Case("compact", "fp32", masters=("24bit", None)),
+    Case("compact", "compact", masters=(None, "24bit")),
 ]
 
 
 class Weights(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.weights = torch.nn.ParameterList(values(i, shape, -1) for i, shape in enumerate(SHAPES))
+        self.weights = torch.nn.ParameterList(values(i, shape, -1).to(dtype) for i, shape in enumerate(SHAPES))
 
     def forward(self) -> torch.Tensor:
         return torch.stack([weight.sum() for weight in self.weights]).sum()
 
 
-def sharded_model(columns: bool = False) -> Weights:
+def sharded_model(columns: bool = False, dtype: torch.dtype = torch.float32) -> Weights:
     """Shard a model by rows, or by columns: those of the last weight are then cut through blocks."""
-    model = Weights()
+    model = Weights(dtype)
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     by_columns = (lambda param: Shard(1) if param.dim() > 1 else Shard(0)) if columns else None
     fully_shard(model, mesh=mesh, shard_placement_fn=by_columns)
     return model
 
 
-def optimizer_of(model: torch.nn.Module, storage: str, *, flat: bool = False) -> AdEMAMix:
+def optimizer_of(model: torch.nn.Module, storage: str, *, flat: bool = False, master: str | None = None) -> AdEMAMix:
     """Return an optimizer with two groups, and one without parameters, which torch cannot flatten."""
     first, *others = model.parameters()
     groups = [{"params": [first], "lr": 0.02}, {"params": others}]
@@ -90,12 +99,14 @@ def optimizer_of(model: torch.nn.Module, storage: str, *, flat: bool = False) ->
         lr=0.01,
         betas=(0.9, 0.99, 0.999),
         state_storage=storage,
+        master=master,
     )
 
 
 def take_steps(model: torch.nn.Module, optimizer: AdEMAMix, steps: range) -> None:
     for step in steps:
-        for param, grad in zip(model.parameters(), gradients(SHAPES, step, torch.float32, with_nan=False), strict=True):
+        dtype = next(model.parameters()).dtype
+        for param, grad in zip(model.parameters(), gradients(SHAPES, step, dtype, with_nan=False), strict=True):
             param.grad = grad if not isinstance(param, DTensor) else part_of(grad, param)
         optimizer.step()
         optimizer.zero_grad()
@@ -106,12 +117,12 @@ def part_of(whole: torch.Tensor, like: DTensor) -> DTensor:
 
 
 def folder_of(folder: Path, case: Case) -> str:
-    return str(folder / f"{case.saved}-{case.flat}-{case.asynchronous}-{case.loaded}")
+    return str(folder / f"{case.saved}-{case.flat}-{case.asynchronous}-{case.loaded}-{case.masters}")
 
 
 def save(folder: Path, case: Case) -> tuple[torch.nn.Module, AdEMAMix]:
-    model = sharded_model()
-    optimizer = optimizer_of(model, case.saved, flat=case.flat)
+    model = sharded_model(dtype=case.dtype)
+    optimizer = optimizer_of(model, case.saved, flat=case.flat, master=case.masters[0])
     take_steps(model, optimizer, range(STEPS))
     state = {
         "model": get_model_state_dict(model),
@@ -127,7 +138,7 @@ def save(folder: Path, case: Case) -> tuple[torch.nn.Module, AdEMAMix]:
 
 
 def load(folder: Path, case: Case, model: torch.nn.Module, planner: Any) -> AdEMAMix:
-    optimizer = optimizer_of(model, case.loaded, flat=case.flat)
+    optimizer = optimizer_of(model, case.loaded, flat=case.flat, master=case.masters[1])
     before = [param.detach().clone() for param in model.parameters()]
     state = {"optimizer": get_optimizer_state_dict(model, optimizer, options=case.options)}
     for param, old in zip(model.parameters(), before, strict=True):  # torch has taken a step to create state
@@ -143,10 +154,10 @@ def load(folder: Path, case: Case, model: torch.nn.Module, planner: Any) -> AdEM
 def compare(folder: Path, case: Case, model: torch.nn.Module) -> None:
     """Load a checkpoint, and compare it with a state_dict of whole tensors that was loaded; then step both."""
     optimizer = load(folder, case, model, case.planner)
-    whole = Weights()
-    before = optimizer_of(whole, case.saved)
+    whole = Weights(case.dtype)
+    before = optimizer_of(whole, case.saved, master=case.masters[0])
     take_steps(whole, before, range(STEPS))
-    reference = optimizer_of(whole, case.loaded)
+    reference = optimizer_of(whole, case.loaded, master=case.masters[1])
     reference.load_state_dict(before.state_dict())
     for more in (0, 1):
         if more:
@@ -156,6 +167,7 @@ def compare(folder: Path, case: Case, model: torch.nn.Module) -> None:
             same(param.detach(), other.detach(), (case, i))
             state, expected = optimizer.state[param], reference.state[other]
             assert set(state) == set(expected), (case, i)
+            assert ("correction" in state) == any(case.masters), (case, i)
             for key in expected:
                 assert state[key].dtype == expected[key].dtype, (case, i, key)
                 same(state[key], expected[key], (case, i, key, more))
@@ -173,9 +185,9 @@ def resharded(folder: Path) -> None:
     for case in CASES:
         if is_first:
             save(folder, case)
-        compare(folder, case, sharded_model())
+        compare(folder, case, sharded_model(dtype=case.dtype))
         if distributed.get_world_size() == 1:
-            compare(folder, case, Weights())
+            compare(folder, case, Weights(case.dtype))
     distributed.barrier()
     (folder / "saved").touch()
 
@@ -186,6 +198,15 @@ def codes_without_scales(folder: Path) -> None:
     save(folder, case)
     with pytest.raises(ValueError, match="AnyStorage"):
         load(folder, case, sharded_model(), None)
+
+
+def corrections_that_were_not_loaded(folder: Path) -> None:
+    """Without the planner, corrections that the optimizer does not expect are passed over, which is said."""
+    case = Case("fp32", "fp32", masters=("24bit", None))
+    save(folder, case)
+    with pytest.warns(UserWarning, match="masters begin at the values of the parameters"):
+        optimizer = load(folder, case, sharded_model(dtype=case.dtype), None)
+    assert not any(local(state["correction"]).any() for state in optimizer.state.values())
 
 
 class Killing(DefaultSavePlanner):

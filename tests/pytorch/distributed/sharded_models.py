@@ -146,10 +146,10 @@ def switched(folder: Path) -> None:
 def whole_state_in_shards(folder: Path) -> None:
     """A state_dict of whole tensors, as one process saves it, loads into sharded parameters."""
     line = init_device_mesh("cpu", (distributed.get_world_size(),))
-    for storage in STORAGES:
-        model = fully_sharded(Model(), line)
+    for storage, dtype in itertools.product(STORAGES, (torch.float32, torch.bfloat16)):
+        model = fully_sharded(Model(dtype), line)
         copies = whole_copies(model)
-        settings = {"lr": 1e-2, "state_storage": storage}
+        settings = {"lr": 1e-2, "state_storage": storage, "master": "24bit"}
         reference = make(copies, **settings)
         for own in copies:
             own.grad = torch.ones_like(own)
@@ -187,9 +187,10 @@ def replicated(folder: Path) -> None:
 def released(folder: Path) -> None:
     """FSDP2 runs the hooks of sharded parameters when their gradients have been reduced."""
     line = init_device_mesh("cpu", (distributed.get_world_size(),))
-    for storage in STORAGES:
+    for storage, master in itertools.product(STORAGES, (None, "24bit")):
         ordinary, releasing = (fully_sharded(Model(torch.bfloat16), line) for _ in range(2))
-        optimizers = [make(model.parameters(), lr=1e-2, state_storage=storage) for model in (ordinary, releasing)]
+        settings = {"lr": 1e-2, "state_storage": storage, "master": master}
+        optimizers = [make(model.parameters(), **settings) for model in (ordinary, releasing)]
         gradient_release(releasing, optimizers[1])
         for step in range(STEPS):
             loss_of(ordinary, step, "FSDP2").backward()
@@ -198,8 +199,28 @@ def released(folder: Path) -> None:
             loss_of(releasing, step, "FSDP2").backward()
             assert all(param.grad is None for param in releasing.parameters())
         for param, other in zip(ordinary.parameters(), releasing.parameters(), strict=True):
-            assert torch.equal(local(param.detach()), local(other.detach())), storage
+            assert torch.equal(local(param.detach()), local(other.detach())), (storage, master)
             assert optimizers[1].state[other]["step"] == STEPS
+
+
+def with_masters(folder: Path) -> None:
+    """bf16 parameters of FSDP2 and DDP have the masters of whole ones, which other models of the kind take up."""
+    line = init_device_mesh("cpu", (distributed.get_world_size(),))
+    for storage, kind in itertools.product(STORAGES, ("FSDP2", "DDP")):
+        models = [Model(torch.bfloat16) for _ in range(2)]
+        models = [fully_sharded(x, line) if kind == "FSDP2" else DistributedDataParallel(x) for x in models]
+        copies = whole_copies(models[0])
+        settings = {"lr": 1e-2, "state_storage": storage, "master": "24bit"}
+        first, second, reference = (make(x, **settings) for x in (*(x.parameters() for x in models), copies))
+        follow(models[0], first, copies, reference, f"{kind}, {storage}, with masters")
+        second.load_master_parameters(first.master_parameters())
+        for optimizer in (first, second):
+            masters = [whole(master) for master in optimizer.master_parameters()]
+            assert all(map(torch.equal, masters, reference.master_parameters())), (kind, storage)
+        assert any((master != master.bfloat16()).any() for master in masters)
+        second.load_master_parameters(reference.master_parameters())  # whole tensors are cut
+        for param, own in zip(models[1].parameters(), copies, strict=True):
+            assert torch.equal(whole(param.detach()), own.detach())
 
 
 PATHS = ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True}, {})
@@ -208,7 +229,12 @@ PATHS = ({"foreach": False, "fused": False}, {"foreach": True}, {"fused": True},
 def compiled(folder: Path) -> None:
     """A compiled step works on the local parts as well, in at most two graphs, and has the bits of whole tensors."""
     line = init_device_mesh("cpu", (distributed.get_world_size(),))
-    for storage, path in {"fp32": {"foreach": True}, "bf16": {}, "compact": {"fused": True}}.items():
+    master = {"master": "24bit"}
+    for storage, path in {
+        "fp32": {"foreach": True, **master},
+        "bf16": {},
+        "compact": {"fused": True, **master},
+    }.items():
         model = fully_sharded(Model(torch.bfloat16), line)
         follow_compiled(model, "FSDP2", "aot_eager", {"state_storage": storage, **path})
     fused = {"state_storage": "compact", "fused": True}

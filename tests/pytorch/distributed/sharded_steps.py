@@ -46,9 +46,12 @@ def layouts() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
 
 
 def spread(whole: Tensor, mesh: Any, placements: tuple[Any, ...]) -> DTensor:
-    """Return a whole tensor, the same in all processes, as a DTensor. Dimensions that it does not have are not cut."""
+    """Return a whole tensor, the same in all processes, as a DTensor. Dimensions that it does not have are not cut.
+
+    It is a copy: one that is not cut at all would otherwise share its memory.
+    """
     own = tuple(Replicate() if getattr(p, "dim", 0) >= whole.dim() else p for p in placements)
-    return distribute_tensor(whole, mesh, own, src_data_rank=None)
+    return distribute_tensor(whole.clone(), mesh, own, src_data_rank=None)
 
 
 def values(index: int, shape: tuple[int, ...], step: int) -> Tensor:
@@ -93,7 +96,7 @@ def compare_steps(mesh: Any, placements: tuple[Any, ...], dtype: torch.dtype, wh
         assert_same_part(other.detach(), param.detach(), (what, i))
         assert set(state) == set(others), what
         for key in state:
-            if key.startswith("exp_avg"):
+            if key.startswith("exp_avg") or key == "correction":
                 assert state[key].dtype == others[key].dtype, (what, i, key)
                 assert_same_part(others[key], state[key], (what, i, key))
             elif key != "skipped":
@@ -107,7 +110,9 @@ def every_layout(folder: Path) -> None:
             compare_steps(mesh, placements, torch.float32, what, state_storage=storage, **PATHS[path])
             if path in ("single", "fused"):
                 settings = {"state_storage": storage, "nonfinite": "skip", **PATHS[path]}
-                compare_steps(mesh, placements, torch.bfloat16, f"{what}, bf16", **settings)
+                for master in (None, "24bit"):
+                    in_bf16 = f"{what}, bf16, master {master}"
+                    compare_steps(mesh, placements, torch.bfloat16, in_bf16, master=master, **settings)
 
 
 def cut_through_blocks(folder: Path) -> None:
@@ -116,14 +121,16 @@ def cut_through_blocks(folder: Path) -> None:
     for path, dtype in itertools.product(("single", "foreach", "fused"), (torch.float32, torch.bfloat16)):
         whole = values(0, (64, 300), -1).to(dtype).requires_grad_()
         sharded = torch.nn.Parameter(spread(whole.detach(), mesh, (Shard(1),)))
-        reference = make([whole], lr=1e-2, **PATHS[path])
-        optimizer = make([sharded], lr=1e-2, state_storage="compact", **PATHS[path])
+        reference = make([whole], lr=1e-2, master="24bit", **PATHS[path])
+        optimizer = make([sharded], lr=1e-2, state_storage="compact", master="24bit", **PATHS[path])
         for step in range(STEPS):
             whole.grad = values(0, (64, 300), step).to(dtype)
             sharded.grad = spread(whole.grad, mesh, (Shard(1),))
             reference.step()
             optimizer.step()
         assert_same_part(sharded.detach(), whole.detach(), (path, dtype))
+        for master, expected in zip(optimizer.master_parameters(), reference.master_parameters(), strict=True):
+            assert_same_part(master, expected, (path, dtype, "master"))
         found = optimizer.diagnostics()[0]
         assert (found["reduced_bytes"], found["full_bytes"]) == (0, 12 * sharded.to_local().numel())
 

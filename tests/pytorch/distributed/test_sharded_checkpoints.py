@@ -13,7 +13,12 @@ def test_a_checkpoint_of_one_process_loads_on_more():
 
 
 def test_parameters_cut_by_columns_load_what_was_cut_by_rows_and_codes_need_their_scales():
-    run(sharded_checkpoints.columns, sharded_checkpoints.codes_without_scales, worlds=(2,))
+    run(
+        sharded_checkpoints.columns,
+        sharded_checkpoints.codes_without_scales,
+        sharded_checkpoints.corrections_that_were_not_loaded,
+        worlds=(2,),
+    )
 
 
 def test_optimizers_of_one_parameter_each_resume_with_their_random_words():

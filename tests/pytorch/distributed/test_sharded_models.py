@@ -10,7 +10,7 @@ def test_sharded_models_are_trained_as_whole_ones():
 
 @pytest.mark.distributed
 def test_sharded_models_are_trained_as_whole_ones_on_one_process_and_on_four():
-    run(sharded_models.sharded, sharded_models.replicated, worlds=(1, 4))
+    run(sharded_models.sharded, sharded_models.replicated, sharded_models.with_masters, worlds=(1, 4))
 
 
 def test_switches_from_adamw_whole_states_replicas_and_released_gradients():
@@ -19,6 +19,7 @@ def test_switches_from_adamw_whole_states_replicas_and_released_gradients():
         sharded_models.whole_state_in_shards,
         sharded_models.replicated,
         sharded_models.released,
+        sharded_models.with_masters,
         worlds=(2,),
     )
 

@@ -4,7 +4,7 @@ As in :mod:`ademamix.lab.bench.pytorch_steps`, the optimizers step in turns in o
 that are donated, each counts with its fastest step, and the median over fresh processes is reported. JAX is imported
 only inside these processes. Everything is measured twice, in processes that take turns: as XLA compiles by default,
 where on a CPU each array is written in a loop of its own, and with the flag that has one loop write all moments of an
-array."""
+array. A bare loop moves the bytes of a fused step without arithmetic: the bound."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 ADAMW, CONTRIB, OURS, OURS_BETA1_0 = "optax.adamw", "optax.contrib.ademamix", "ademamix", "ademamix, b1=0"
 FUSED_STEPS = {"fused_step": OURS, "fused_step, b1=0": OURS_BETA1_0}  # the optimizer of each
+BARE_LOOPS = {"bare loop": 5, "bare loop, b1=0": 4}  # as many arrays as a fused step has; the first is not written
 DEFAULTS, FUSED = "XLA's defaults", "multi-output fusion"
 TARGETS: dict[str, dict[str, dict[str, float]]] = {  # the time ratio should be at most this
     DEFAULTS: {OURS: {CONTRIB: 1.03, ADAMW: 1.35}, "fused_step": {ADAMW: 0.7}},
@@ -82,8 +84,26 @@ def steps() -> dict[str, tuple[Any, Any]]:
     return rows
 
 
+def bare_loops(shapes: tuple[Shape, ...]) -> dict[str, Callable[[], float]]:
+    """Return loops over as many elements as a fused step has, without arithmetic; they return the seconds they take."""
+    import numpy as np
+
+    from ademamix import native
+
+    if native.core is None:
+        return {}
+    stream, threads = native.core.stream, os.cpu_count()
+    size = sum(math.prod(shape) for shape in shapes)
+    arrays = [np.zeros(4 * size, np.uint8) for _ in range(max(BARE_LOOPS.values()))]
+
+    def loop(count: int) -> Callable[[], float]:
+        return lambda: float(stream([arrays[:count]], [size], threads))
+
+    return {name: loop(count) for name, count in BARE_LOOPS.items()}
+
+
 def measure(shapes: tuple[Shape, ...], seconds: float) -> dict[str, float]:
-    """Step all optimizers in turns in this process, and return the fastest step of each."""
+    """Step all optimizers in turns in this process, and return the fastest step of each, and of bare loops."""
     import jax
     import jax.numpy as jnp
 
@@ -92,23 +112,29 @@ def measure(shapes: tuple[Shape, ...], seconds: float) -> dict[str, float]:
         return [scale * jax.random.normal(key, shape, jnp.float32) for key, shape in zip(keys, shapes, strict=True)]
 
     gradients = leaves(0, 1e-3)
-    compiled, carries = {}, {}
-    for name, (optimizer, step) in steps().items():
+
+    def steps_of(optimizer: Any, step: Any) -> Callable[[], float]:
         params = leaves(1, 0.02)
-        state = optimizer.init(params)
-        carries[name] = params, state
-        compiled[name] = jax.jit(step, donate_argnums=(0, 2)).lower(params, gradients, state).compile()
-    order, shuffle, fastest = list(compiled), random.Random(0).shuffle, dict.fromkeys(compiled, float("inf"))
+        carry = params, optimizer.init(params)
+        compiled = jax.jit(step, donate_argnums=(0, 2)).lower(params, gradients, carry[1]).compile()
+
+        def take() -> float:
+            nonlocal carry
+            start = time.perf_counter()
+            carry = compiled(carry[0], gradients, carry[1])
+            for array in jax.tree.leaves(carry):
+                array.block_until_ready()
+            return time.perf_counter() - start
+
+        return take
+
+    timed = {name: steps_of(*row) for name, row in steps().items()} | bare_loops(shapes)
+    order, shuffle, fastest = list(timed), random.Random(0).shuffle, dict.fromkeys(timed, float("inf"))
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         shuffle(order)
         for name in order:
-            params, state = carries[name]
-            start = time.perf_counter()
-            carries[name] = compiled[name](params, gradients, state)
-            for array in jax.tree.leaves(carries[name]):
-                array.block_until_ready()
-            fastest[name] = min(fastest[name], time.perf_counter() - start)
+            fastest[name] = min(fastest[name], timed[name]())
     return fastest
 
 

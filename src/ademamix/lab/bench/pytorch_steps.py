@@ -1,10 +1,10 @@
 """`ademamix bench`: step time and state memory of our paths, of torch's AdamW and of other AdEMAMix, as ratios.
 
-Absolute step times say more about the machine and its other users than about an optimizer, so only ratios are
-reported. The optimizers of a scenario hold the same parameters and gradients in one process and step in turns; each
-counts with its fastest step. That is done in several fresh processes, and the median of their ratios is reported. A
-peer has processes of its own, together with the AdamW that it is compared with: the state of all of them at once does
-not fit into the memory of a laptop, and a peer that crashes takes nothing else down.
+Absolute step times say more about the machine and its other users than about an optimizer, so ratios are reported
+first. The optimizers of a scenario hold the same parameters and gradients in one process and step in turns; each counts
+with its fastest step. That is done in several fresh processes, and the median of their ratios is reported. A peer has
+processes of its own, together with the AdamW that it is compared with: the state of all of them at once does not fit
+into the memory of a laptop, and a peer that crashes takes nothing else down. So do bf16 parameters.
 
 This module imports torch only inside the processes that measure.
 """
@@ -20,92 +20,23 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ademamix.lab.bench import optax_steps
-from ademamix.lab.bench.measure import Result, Row, Shape, measure
-from ademamix.lab.runs.machine import processor
+from ademamix import native
+from ademamix.lab.bench import optax_steps, tables
+from ademamix.lab.bench.measure import Result, measure
+from ademamix.lab.bench.rows import BF16_PARAMETERS, QUICK_SECONDS, ROWS, SCENARIOS, Row, Scenario
+from ademamix.lab.runs.machine import processor, processor_model
 
 FRAMEWORKS = ("jax", "numpy", "torch")
 IMPORT_TARGET = 0.050  # seconds
 PROCESS_TIMEOUT = 3600.0  # seconds; then a peer that never stops compiling is given up
-LEARNING_RATE = 1e-6  # thousands of steps on one gradient leave the parameters where they are
-STEPS = 100_000  # the horizon of the schedules, which are on for every optimizer that has them
-
-ADAMW_FUSED = "torch AdamW fused"
-ADAMW_FOREACH = "torch AdamW foreach"
-
-
-def _make(module: str, name: str, **settings: Any) -> Callable[[list[Any]], Any]:
-    """Return a factory that imports the optimizer only when it is called."""
-    return lambda params: getattr(importlib.import_module(module), name)(params, lr=LEARNING_RATE, **settings)
-
-
-def _ademamix(**settings: Any) -> Callable[[list[Any]], Any]:
-    return _make("ademamix", "AdEMAMix", total_steps=STEPS, **settings)
-
-
-def _peer(module: str, name: str, **settings: Any) -> Row:
-    package = module.partition(".")[0]
-    return Row(f"{package} {name}", ADAMW_FUSED, _make(module, name, **settings), package=package)
-
-
-ROWS = (
-    Row(ADAMW_FUSED, ADAMW_FUSED, _make("torch.optim", "AdamW", fused=True)),
-    Row("ademamix fused", ADAMW_FUSED, _ademamix(fused=True), target=1.30),
-    Row("ademamix fused, beta1=0", ADAMW_FUSED, _ademamix(fused=True, betas=(0.0, 0.999)), target=1.05),
-    Row("ademamix fused, bf16", ADAMW_FUSED, _ademamix(fused=True, state_storage="bf16"), target=1.10),
-    Row("ademamix fused, compact", ADAMW_FUSED, _ademamix(fused=True, state_storage="compact"), target=1.25),
-    Row(
-        "ademamix compact, beta1=0",
-        ADAMW_FUSED,
-        _ademamix(fused=True, state_storage="compact", betas=(0.0, 0.999)),
-        target=1.25,
-    ),
-    Row(ADAMW_FOREACH, ADAMW_FUSED, _make("torch.optim", "AdamW", foreach=True)),
-    Row("ademamix foreach", ADAMW_FOREACH, _ademamix(foreach=True), target=1.50),
-    Row("ademamix single", ADAMW_FOREACH, _ademamix(foreach=False, fused=False)),
-    _peer("heavyball", "AdEMAMix", weight_decay=1e-2, alpha=5.0, alpha_warmup=STEPS, beta3_warmup=STEPS),
-    _peer("pytorch_optimizer", "AdEMAMix", weight_decay=1e-2, weight_decouple=True, t_alpha_beta3=STEPS),
-    _peer("bitsandbytes.optim", "AdEMAMix", t_alpha=STEPS, t_beta3=STEPS),
-    _peer("bitsandbytes.optim", "AdEMAMix8bit", t_alpha=STEPS, t_beta3=STEPS),
-    _peer("torchao.optim", "AdamW8bit"),
-    _peer("torchao.optim", "AdamWFp8"),
-)
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Parameters to step, and for how many seconds in each process to step each optimizer."""
-
-    title: str
-    shapes: tuple[Shape, ...]
-    quick_shapes: tuple[Shape, ...]
-    seconds: float
-
-
-def gpt2_shapes(
-    *, layers: int = 12, width: int = 768, vocabulary: int = 50257, context: int = 1024
-) -> tuple[Shape, ...]:
-    """Return the shapes of the parameters of GPT-2 in its own order; the defaults are those of the 124M model."""
-    norm: tuple[Shape, ...] = ((width,), (width,))
-    attention: tuple[Shape, ...] = ((width, 3 * width), (3 * width,), (width, width), (width,))
-    mlp: tuple[Shape, ...] = ((width, 4 * width), (4 * width,), (4 * width, width), (width,))
-    return ((vocabulary, width), (context, width), *layers * (*norm, *attention, *norm, *mlp), *norm)
-
-
-SCENARIOS = {
-    "gpt2": Scenario("GPT-2 124M", gpt2_shapes(), gpt2_shapes(layers=2, width=48, vocabulary=101, context=64), 10.0),
-    "large": Scenario("one large tensor", ((1 << 13, 1 << 12),), ((1 << 6, 1 << 10),), 5.0),
-    "small": Scenario("200 tensors of 1k", 200 * ((1024,),), 20 * ((1024,),), 2.0),
-}
-QUICK_SECONDS = 0.1
 IMPORT = "import"  # the scenario that steps nothing
 OPTAX = "optax"  # measured by optax_steps
 NAMES = (*SCENARIOS, OPTAX, IMPORT)
+PEERS = tuple(dict.fromkeys(row.package for row in ROWS if row.package is not None))
 
 
 def run(
@@ -114,7 +45,8 @@ def run(
     processes: int | None = None,
     threads: int | None = None,
     only: str | None = None,
-    with_peers: bool = True,
+    peers: Sequence[str] = (),
+    with_own: bool = True,
     json_file: Path | None = None,
 ) -> int:
     """Measure, print a table per scenario, and return 0 unless something of ours or torch's could not be measured.
@@ -124,61 +56,73 @@ def run(
         processes: fresh processes per scenario, 5 if None.
         threads: threads of torch and of the peers; None for torch's own choice.
         only: one of `NAMES`.
-        with_peers: also measure the peers that are installed.
+        peers: packages to measure as well; those that are not installed are only named.
+        with_own: measure our paths and torch's; else the peers alone, with what they are compared with.
         json_file: rewritten after each scenario.
     """
     if only not in (IMPORT, OPTAX) and importlib.util.find_spec("torch") is None:
         raise SystemExit("ademamix bench needs PyTorch: pip install 'ademamix[lab]'")
     processes = processes or (1 if quick else 5)
-    peers = list(dict.fromkeys(row.package for row in ROWS if row.package is not None)) if with_peers else []
     missing = [peer for peer in peers if importlib.util.find_spec(peer) is None]
+    packages: set[str | None] = set(peers) - set(missing) | ({None} if with_own else set())
     report: dict[str, Any] = {
         "environment": _environment() | {"quick": quick, "processes": processes, "missing_peers": missing},
         "scenarios": {},
     }
     broken = False
-    for name in NAMES if only is None else (only,):
+    for name in (only,) if only is not None else NAMES if with_own else SCENARIOS:
         if name == IMPORT:
             report[IMPORT] = measured = measure_import(3 if quick else 10)
-            print(_import_line(measured))
+            print(tables.import_line(measured))
             broken |= bool(measured["frameworks"])
         elif name == OPTAX:
             report[OPTAX] = optax_steps.run(quick=quick, processes=processes)
             print("\n".join(optax_steps.table(report[OPTAX])), flush=True)
         else:
-            job = {"scenario": name, "quick": quick, "threads": threads}
-            packages = [None, *(peer for peer in peers if peer not in missing)]
+            job = {"scenario": name, "quick": quick, "threads": SCENARIOS[name].threads or threads}
             report["scenarios"][name] = scenario = _measure_scenario(job, packages, processes, report["environment"])
-            print("\n".join(_table(name, scenario)), flush=True)
+            print("\n".join(tables.scenario_table(name, scenario)), flush=True)
             broken |= any(row["error"] and row["package"] is None for row in scenario["rows"])
         if json_file is not None:
             json_file.write_text(json.dumps(report, indent=1) + "\n")
-    print("\n".join(_footer(report["environment"])))
+    print("\n".join(tables.footer(report["environment"])))
     return int(broken)
 
 
 def _measure_scenario(
-    job: dict[str, Any], packages: Iterable[str | None], processes: int, environment: dict[str, Any]
+    job: dict[str, Any], packages: set[str | None], processes: int, environment: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure the rows of each package in fresh processes; also note their findings in `environment`."""
+    """Measure the rows of `packages` in fresh processes; also note the version of torch in `environment`."""
     scenario = SCENARIOS[job["scenario"]]
-    shapes = scenario.quick_shapes if job["quick"] else scenario.shapes
-    parameters = sum(math.prod(shape) for shape in shapes)
-    rows = []
-    for package in packages:
-        own = [row for row in ROWS if row.package == package]
+    shapes = _shapes(scenario, job["quick"])
+    measured: dict[str, Any] = {
+        "title": scenario.title,
+        "tensors": len(shapes),
+        "parameters": sum(math.prod(shape) for shape in shapes),
+        "threads": None,
+        "rows": [],
+    }
+    chosen = [row for row in scenario.rows if row.package in packages]
+    for package, dtype in dict.fromkeys((row.package, row.parameters) for row in chosen):
+        own = [row for row in chosen if (row.package, row.parameters) == (package, dtype)]
         needed = list(dict.fromkeys([*(row.baseline for row in own), *(row.name for row in own)]))
+        label = (package or "ademamix and torch") + (", bf16 parameters" if dtype == BF16_PARAMETERS else "")
         runs: list[dict[str, Result]] = []
         for number in range(1, processes + 1):
-            _progress(f"{job['scenario']}: {package or 'ademamix and torch'}, process {number} of {processes}")
+            _progress(f"{job['scenario']}: {label}, process {number} of {processes}")
             answer = _in_fresh_process(job | {"rows": needed})
-            environment.update({key: answer[key] for key in ("torch", "threads") if key in answer})
+            if "torch" in answer:
+                environment["torch"], measured["threads"] = answer["torch"], answer["threads"]
             runs.append(answer.get("results") or {name: {"error": answer["error"]} for name in needed})
             if all("error" in runs[-1][row.name] for row in own):
                 break  # it would fail again
-        rows += [_summary(row, runs, parameters) for row in own]
+        measured["rows"] += [_summary(row, scenario, runs, measured["parameters"]) for row in own]
     _progress("")
-    return {"title": scenario.title, "tensors": len(shapes), "parameters": parameters, "rows": rows}
+    return measured
+
+
+def _shapes(scenario: Scenario, quick: bool) -> tuple[tuple[int, ...], ...]:
+    return scenario.quick_shapes if quick else scenario.shapes
 
 
 def _in_fresh_process(job: dict[str, Any]) -> dict[str, Any]:
@@ -211,15 +155,16 @@ def _measuring_process() -> None:
         torch.set_num_threads(job["threads"])
     scenario = SCENARIOS[job["scenario"]]
     rows = [row for row in ROWS if row.name in job["rows"]]
-    shapes, seconds = (scenario.quick_shapes, QUICK_SECONDS) if job["quick"] else (scenario.shapes, scenario.seconds)
-    results = measure(rows, shapes, seconds)
+    seconds = QUICK_SECONDS if job["quick"] else scenario.seconds
+    results = measure(rows, _shapes(scenario, job["quick"]), seconds, turn=scenario.turn)
     json.dump({"results": results, "torch": torch.__version__, "threads": torch.get_num_threads()}, output)
     output.close()
 
 
-def _summary(row: Row, runs: Sequence[dict[str, Result]], parameters: int) -> dict[str, Any]:
+def _summary(row: Row, scenario: Scenario, runs: Sequence[dict[str, Result]], parameters: int) -> dict[str, Any]:
     """Put together the findings of the processes about `row`."""
-    summary: dict[str, Any] = {"name": row.name, "package": row.package, "baseline": row.baseline, "target": row.target}
+    target = scenario.targets.get(row.name)
+    summary = {"name": row.name, "package": row.package, "baseline": row.baseline, "target": target}
     for run in runs:
         if "error" in run[row.name]:
             return summary | {"error": run[row.name]["error"]}
@@ -227,14 +172,36 @@ def _summary(row: Row, runs: Sequence[dict[str, Result]], parameters: int) -> di
             return summary | {"error": f"{row.baseline} failed"}
     ratios = [run[row.name]["seconds"] / run[row.baseline]["seconds"] for run in runs]
     ratio = statistics.median(ratios)
+    seconds = min(run[row.name]["seconds"] for run in runs)
+    state = runs[0][row.name]["state_bytes"] / parameters
     return summary | {
         "error": None,
         "ratio": ratio,
         "ratios": ratios,
-        "met": None if row.target is None else ratio <= row.target,
-        "seconds": min(run[row.name]["seconds"] for run in runs),
+        "met": None if target is None else ratio <= target,
+        "seconds": seconds,
         "steps": min(run[row.name]["steps"] for run in runs),
-        "state_bytes_per_parameter": runs[0][row.name]["state_bytes"] / parameters,
+        "ns_per_parameter": 1e9 * seconds / parameters,
+        "state_bytes_per_parameter": state,
+        **_speeds(row, runs, seconds, state, parameters),
+    }
+
+
+def _speeds(
+    row: Row, runs: Sequence[dict[str, Result]], seconds: float, state: float, parameters: int
+) -> dict[str, float | None]:
+    """Return the bytes per parameter that a step moves, its speed in GB/s, and that of a loop without arithmetic."""
+    own = 2 if row.parameters == BF16_PARAMETERS else 4  # bytes of a parameter, and of its gradient
+    moved = 2 * (state + own) + own
+    bare = [run[row.name]["bare_seconds"] for run in runs]
+
+    def speed(seconds: float | None) -> float | None:
+        return 1e-9 * moved * parameters / seconds if row.one_pass and seconds is not None else None
+
+    return {
+        "bytes_moved": moved if row.one_pass else None,
+        "gigabytes_per_second": speed(seconds),
+        "bare_gigabytes_per_second": speed(min((x for x in bare if x is not None), default=None)),
     }
 
 
@@ -255,55 +222,10 @@ def measure_import(repeats: int) -> dict[str, Any]:
     return {"seconds": seconds, "target": IMPORT_TARGET, "met": seconds < IMPORT_TARGET, "frameworks": found[0][1]}
 
 
-def _table(name: str, scenario: dict[str, Any]) -> list[str]:
-    """Lay out one scenario, a line per row, and a line for each that failed."""
-    base = next(row for row in scenario["rows"] if row["name"] == ADAMW_FUSED)
-    speed = "" if base["error"] else f"; {ADAMW_FUSED} takes {1e3 * base['seconds']:.4g} ms a step"
-    form = "  {:<27} {:>6}  {:<15}  {:<19}  {:<12} {:>6}"
-    lines = [
-        f"{name}: {scenario['title']} ({scenario['tensors']} tensors, {scenario['parameters']:,} parameters{speed})",
-        form.format("optimizer", "time", "lowest..highest", "to", "target", "state").rstrip(),
-    ]
-    for row in scenario["rows"]:
-        if row["error"]:
-            lines.append(f"  {row['name']:<27} failed: {row['error']}")
-            continue
-        is_base = row["name"] == row["baseline"]
-        target = "" if row["target"] is None else f"{row['target']:.2f} {'met' if row['met'] else 'not met'}"
-        spread = "" if is_base else f"{min(row['ratios']):.2f}..{max(row['ratios']):.2f}"
-        to, state = "" if is_base else row["baseline"], f"{row['state_bytes_per_parameter']:.2f}"
-        lines.append(form.format(row["name"], f"{row['ratio']:.2f}", spread, to, target, state))
-    return [*lines, ""]
-
-
-def _import_line(measured: dict[str, Any]) -> str:
-    met = "met" if measured["met"] else "not met"
-    loaded = ", ".join(measured["frameworks"]) or "no framework"
-    return (
-        f"{IMPORT}: `import ademamix` takes {1e3 * measured['seconds']:.1f} ms "
-        f"(target under {1e3 * measured['target']:.0f} ms: {met}) and loads {loaded}\n"
-    )
-
-
-def _footer(environment: dict[str, Any]) -> list[str]:
-    e = environment
-    load = "" if e["load"] is None else f", load average {e['load']:.1f} at the start"
-    torch = f", {e['threads']} thread{'' if e['threads'] == 1 else 's'}, torch {e['torch']}" if "torch" in e else ""
-    lines = [
-        "time: fastest step, over that of the optimizer under `to` in the same process; median, lowest and highest",
-        f"of {e['processes']} process{'es' if e['processes'] > 1 else ''}. state: bytes per parameter.",
-        f"{e['cpu']}{torch}{load}",
-    ]
-    if e["missing_peers"]:
-        lines.append(f"not installed: {', '.join(e['missing_peers'])}; `make bench` installs them")
-    if e["quick"]:
-        lines.append("This was --quick: the tensors are too small for its ratios to mean anything.")
-    return lines
-
-
 def _environment() -> dict[str, Any]:
     return {
-        "cpu": processor(),
+        "cpu": ", ".join(filter(None, (processor(), processor_model()))),
+        "instruction_set": None if native.core is None else native.core.instruction_set(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "platform": platform.platform(),

@@ -149,6 +149,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "beta3_start": float,
     "eps": float,
     "state_storage": str,
+    "master": str,
     "stochastic_rounding": _truth,
     "rounding_seed": int,
     "nonfinite": str,

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace driver {
+
+void check_streams();
+
+}  // namespace driver
