@@ -64,6 +64,8 @@ def test_a_speed_up_is_read_off_seed_by_seed() -> None:
 
 
 def test_what_is_not_known_is_said() -> None:
-    assert str(SpeedUp([2.0, math.inf, 2.0], largest=4.0)) == "over 4"
+    assert str(SpeedUp([math.inf] * 3, largest=4.0)) == "over 4"
+    assert str(SpeedUp([2.0, math.inf, 2.0], largest=4.0)) == "at least 2.52"
+    assert str(SpeedUp([0.0, math.inf, 2.0], largest=4.0)) == "not known"
     assert str(SpeedUp([0.0, 1.0, 1.0], largest=4.0)) == "not known"
     assert math.isnan(SpeedUp([0.0, 1.0, 1.0], largest=4.0).mean)

@@ -63,11 +63,24 @@ class SpeedUp:
         off = math.exp(Difference([math.log(ratio) for ratio in self.by_seed]).uncertainty)
         return self.mean / off, self.mean * off
 
+    @property
+    def at_least(self) -> Sequence[float]:
+        """What is known of each seed: where the other's longest runs do not reach the loss, what they would be worth.
+
+        >>> SpeedUp([1.5, float("inf"), 1.9], largest=2.0).at_least
+        [1.5, 2.0, 1.9]
+        """
+        return [min(ratio, self.largest) for ratio in self.by_seed]
+
     def __str__(self) -> str:
         if self.known:
             low, high = self.interval
             return f"{self.mean:.2f}" + (f" ({low:.2f} to {high:.2f})" if math.isfinite(high) else "")
-        return f"over {self.largest:.3g}" if math.inf in self.by_seed else "not known"
+        if math.inf not in self.by_seed or 0.0 in self.by_seed:
+            return "not known"
+        if set(self.by_seed) == {math.inf}:
+            return f"over {self.largest:.3g}"
+        return f"at least {statistics.geometric_mean(self.at_least):.2f}"
 
 
 def speed_up(steps: int, losses: Sequence[float], others: Mapping[int, Sequence[float]]) -> SpeedUp:
@@ -77,7 +90,7 @@ def speed_up(steps: int, losses: Sequence[float], others: Mapping[int, Sequence[
 
     >>> losses = {1000: [2.0, 2.0, 2.0], 4000: [1.0, 1.0, 1.0]}
     >>> print(speed_up(1000, [1.5, 1.5, 1.4], losses), speed_up(1000, [0.9, 1.5, 1.5], losses), sep=", ")
-    2.09 (1.83 to 2.40), over 4
+    2.09 (1.83 to 2.40), at least 2.52
     """
     worth = [
         steps_worth(loss, {length: by_seed[seed] for length, by_seed in others.items()})
