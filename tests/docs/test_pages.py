@@ -140,3 +140,14 @@ def test_names_of_transformers() -> None:
     assert stated == {name.value for name in OptimizerNames if "ademamix" in name.value}
     names = re.findall(r"`(\w+)`", section.split("The names of `optim_args` are understood as they are:")[1])
     assert read_optim_args(", ".join(f"{name}=1" for name in names))
+
+
+def test_peaks_of_a_training_step() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "peak_memory.json").read_text())["parts"]
+    found = {}
+    for optimizer, state, parameters, kept, released, *_formulas in table(
+        "memory.md", "A whole training step, measured"
+    ):
+        title = optimizer if optimizer == "AdamW" else f"{optimizer}, {state}"
+        found |= {f"{title} | {parameters} | kept": kept, f"{title} | {parameters} | released": released}
+    assert found == {name: f"{part['bytes'] / part['parameters']:.2f}" for name, part in measured.items()}
