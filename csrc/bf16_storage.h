@@ -11,12 +11,12 @@ struct BFloat16Storage {
   using SlowCode = uint16_t;
   using SquareCode = uint16_t;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
-  struct Scratch {};
+  static constexpr bool kKeepsMoments = false;
 
   template <bool kFast, bool kCareful>
   class Coder {
    public:
-    ADEMAMIX_INLINE Coder(const Codes& codes, const Scales&, uint32_t block_key, const Scratch&)
+    ADEMAMIX_INLINE Coder(const Codes& codes, const Scales&, uint32_t block_key, const Moments&)
         : codes_(codes), block_key_(all(block_key)) {}
 
     ADEMAMIX_INLINE Floats fast(int i) const { return float_of(widen(codes_.fast + i) << kBF16Shift); }
@@ -36,6 +36,8 @@ struct BFloat16Storage {
         if constexpr (kFast) seen_ = nan_of(seen_, fast.of[k]);
       }
     }
+
+    void find_scales() const {}
 
     // NaN has one code.
     ADEMAMIX_INLINE void finish(int size) const {

@@ -19,6 +19,14 @@ struct Group {
   Floats of[4];
 };
 
+// The moments of a block in fp32, and the roots that its updates are divided by.
+struct Moments {
+  alignas(64) float fast[kBlockSize];
+  alignas(64) float slow[kBlockSize];
+  alignas(64) float square[kBlockSize];
+  alignas(64) float root[kBlockSize];
+};
+
 struct Scales {
   uint8_t* fast;
   uint8_t* slow;

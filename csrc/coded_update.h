@@ -71,24 +71,44 @@ inline Floats limited(Floats g) {
 
 // The parameters after a step with these averages. With kBounded, slow parts may be bounded.
 template <bool kBounded>
-ADEMAMIX_INLINE Floats updated(const VectorRates& rate, Floats parameter, Floats fast, Floats slow, Floats square) {
-  const Floats root = square_root(square) + rate.eps;
+ADEMAMIX_INLINE Floats updated(const VectorRates& rate, Floats parameter, Floats fast, Floats slow, Floats root) {
   Floats slow_part = rate.slow_gain * slow;
   if constexpr (kBounded) slow_part = bounded(slow_part, rate.slow_limit * root);
   const Floats direction = (fast + slow_part) / root;
   return parameter - (rate.decay * parameter + rate.step_size * direction);
 }
 
-// One pass over a block. With kCareful, gradients may be beyond their limit or not finite, and elements may have to
-// stay as they are. `rounding` is for parameters that are not fp32.
+// Updates the parameters of a group.
+template <class Storage, bool kBounded, bool kCareful, class Parameters>
+ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage, Parameters>& block, int i,
+                                       const Group& fast, const Group& slow, const Group& root,
+                                       const ParameterRounding& rounding) {
+  Group parameter;
+  for (int k = 0; k < 4; ++k) {
+    const int at = i + k * kLanes;
+    const Floats before = load_parameters(block.parameter + at);
+    const Floats after = updated<kBounded>(rate, before, fast.of[k], slow.of[k], root.of[k]);
+    parameter.of[k] =
+        kCareful ? choose(nonfinite(load(block.gradient + at)) & rate.skip, before, after) : after;
+  }
+  store_parameters(block.parameter, i, parameter, rounding);
+}
+
+// Updates a block. With kCareful, gradients may be beyond their limit or not finite, and elements may have to stay as
+// they are. `rounding` is for parameters that are not fp32.
+//
+// Where much has to be done between a root and the division by it, or before fast averages can be encoded, parameters
+// are left to a second pass. In one pass, processors run out of room for the instructions that wait.
 template <class Storage, bool kFast, bool kBounded, bool kCareful, class Parameters>
 ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage, Parameters>& block,
                                   uint32_t block_key, const ParameterRounding& rounding) {
-  typename Storage::Scratch scratch;
-  typename Storage::template Coder<kFast, kCareful> coder(block.codes, block.scales, block_key, scratch);
+  constexpr bool kTwoPasses = kBounded || (kFast && Storage::kKeepsMoments);
+  constexpr auto update_group = update_parameters<Storage, kBounded, kCareful, Parameters>;
+  Moments moments;
+  typename Storage::template Coder<kFast, kCareful> coder(block.codes, block.scales, block_key, moments);
 #pragma GCC unroll 2  // of AVX-512, a whole block: its constants need not be loaded before each
   for (int i = 0; i < block.size; i += kGroupSize) {
-    Group fast, slow, square, parameter;
+    Group fast, slow, square, root;
     for (int k = 0; k < 4; ++k) {
       const int at = i + k * kLanes;
       const Floats gradient = load(block.gradient + at);
@@ -104,12 +124,22 @@ ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Stora
       const Floats old_slow = coder.slow(at), old_square = coder.square(at);
       slow.of[k] = unless_kept(old_slow, rate.slow.template moved<kCareful>(old_slow, g));
       square.of[k] = unless_kept(old_square, rate.square.template moved<kCareful>(old_square, g * g));
-      const Floats before = load_parameters(block.parameter + at);
-      parameter.of[k] =
-          unless_kept(before, updated<kBounded>(rate, before, fast.of[k], slow.of[k], square.of[k]));
+      root.of[k] = square_root(square.of[k]) + rate.eps;
     }
-    store_parameters(block.parameter, i, parameter, rounding);
+    if constexpr (kTwoPasses || Storage::kKeepsMoments) store_group(moments.slow + i, slow);
+    if constexpr (kTwoPasses) {
+      store_group(moments.fast + i, fast);
+      store_group(moments.root + i, root);
+    } else {
+      update_group(rate, block, i, fast, slow, root, rounding);
+    }
     coder.write(i, fast, slow, square);
+  }
+  coder.find_scales();
+#pragma GCC unroll 2
+  for (int i = 0; kTwoPasses && i < block.size; i += kGroupSize) {
+    update_group(rate, block, i, load_group(moments.fast + i), load_group(moments.slow + i),
+                 load_group(moments.root + i), rounding);
   }
   coder.finish(block.size);
 }

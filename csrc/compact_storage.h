@@ -73,19 +73,12 @@ class SquareDecoder {
   Words shift_;
 };
 
-// The moments of a block in fp32.
-struct Moments {
-  alignas(64) float fast[kBlockSize];
-  alignas(64) float slow[kBlockSize];
-  alignas(64) float square[kBlockSize];
-};
-
 struct CompactStorage {
   using FastCode = ademamix::FastCode;
   using SlowCode = ademamix::SlowCode;
   using SquareCode = ademamix::SquareCode;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
-  using Scratch = Moments;
+  static constexpr bool kKeepsMoments = true;
 
   // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
   static constexpr uint32_t kLargestBits = kGreatestExponent << 23;
@@ -99,8 +92,10 @@ struct CompactStorage {
   // A positive square never becomes 0: the division by its root would be one by eps alone.
   static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
 
-  // Reads moments by the scales of a block, and writes them by the same ones: most blocks keep their scales from one
-  // step to the next. What no longer fits is encoded once more at the end. So no step waits for the largest of a block.
+  // Reads moments by the scales of a block, and writes slow averages and squares by the same ones: most blocks keep
+  // them from one step to the next. What no longer fits is encoded once more at the end. So no step waits for the
+  // largest of a block. The scales of fast averages change in every sixth block, too often to predict: these are
+  // written last, by their new scale, which is known by then.
   template <bool kFast, bool kCareful>
   class Coder {
    public:
@@ -121,13 +116,7 @@ struct CompactStorage {
 
     ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
-      if constexpr (kFast) {
-        write_group(codes_.fast + i, fast, random,
-                    [this](Floats x, Words word) { return fast_.encode_signed(x, word); });
-        store_group(moments_.fast + i, fast);
-      }
       write_group(codes_.slow + i, slow, random, [this](Floats x, Words word) { return slow_.encode_signed(x, word); });
-      store_group(moments_.slow + i, slow);
       write_group(codes_.square + i, square, random,
                   [this](Floats x, Words word) { return not_zero(square_.encode(x, word), x); });
       store_group(moments_.square + i, square);
@@ -138,8 +127,16 @@ struct CompactStorage {
       }
     }
 
+    ADEMAMIX_INLINE void find_scales() {
+      if constexpr (kFast) fast_scale_ = scale_above(largest(bits_of(fast_peak_)));
+    }
+
     ADEMAMIX_INLINE void finish(int size) {
-      const bool fits = (!kFast || is_scale_of(*scales_.fast, bits_of(fast_peak_))) &&
+      if constexpr (kFast) {
+        *scales_.fast = static_cast<uint8_t>(fast_scale_);
+        encode_fast(FastGrid(fast_scale_), codes_.fast, moments_.fast, key_, size);
+      }
+      const bool fits = (!kFast || !any_above(bits_of(fast_peak_), kLargestBits)) &&
                         is_scale_of(*scales_.slow, bits_of(slow_peak_)) && is_scale_of(*scales_.square, square_peak_);
       if (fits && !any_in(codes_.square, size, 1, kBadlyResolvedCode)) return;
       encode_again<kFast>(moments_, codes_, scales_, key_, size);
@@ -165,6 +162,7 @@ struct CompactStorage {
     SlowGrid slow_;
     SquareGrid square_;
     SquareDecoder old_square_;
+    uint32_t fast_scale_ = 0;
     Floats fast_peak_ = all(0.0f);
     Floats slow_peak_ = all(0.0f);
     Words square_peak_ = all(0u);
@@ -187,8 +185,7 @@ struct CompactStorage {
     if constexpr (kFast) {
       if (tames || scale_above(fast) != *scales.fast) {
         *scales.fast = static_cast<uint8_t>(scale_above(fast));
-        const FastGrid grid(*scales.fast);
-        encode(codes.fast, moments.fast, key, size, [&](Floats x, Words word) { return grid.encode_signed(x, word); });
+        encode_fast(FastGrid(*scales.fast), codes.fast, moments.fast, key, size);
       }
     }
     if (tames || scale_above(slow) != *scales.slow) {
@@ -203,6 +200,11 @@ struct CompactStorage {
       *scales.square = static_cast<uint8_t>(scale_above(square));
       encode_squares(SquareGrid(*scales.square), codes.square, moments.square, key, size);
     }
+  }
+
+  ADEMAMIX_INLINE static void encode_fast(const FastGrid& grid, FastCode* codes, const float* fast, uint32_t key,
+                                          int size) {
+    encode(codes, fast, key, size, [&](Floats x, Words word) { return grid.encode_signed(x, word); });
   }
 
   template <class Grid>
