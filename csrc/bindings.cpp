@@ -1,14 +1,20 @@
-// The Python face of the core: steps on lists of tensors (`pytorch/step_cpu.py`), looks at their state
-// (`parameter_state.py`), clocks (`coefficients.py`), and the numbers of its formats.
+// The Python face of the core: steps on tensors (`pytorch/step_cpu.py`) that it gathers (`gathering.py`) or that are
+// listed, looks at their state (`parameter_state.py`), clocks (`coefficients.py`), and the numbers of its formats.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "addresses.h"
 #include "bindings_stream.h"
+#include "clocks.h"
 #include "parallel.h"
 #include "state_layout.h"
 #include "step.h"
@@ -20,6 +26,8 @@ using namespace nb::literals;
 
 namespace {
 
+using ademamix::Addresses;
+using ademamix::Clocks;
 using ademamix::Dtype;
 using ademamix::ElementType;
 using ademamix::Memory;
@@ -176,31 +184,39 @@ void check_memory(const std::vector<nb::list>& columns, const TensorReader& read
   }
 }
 
-// The float32 clocks of parameters.
-class Clocks {
- public:
-  Clocks(const nb::list& clocks, TensorReader reader) {
-    clocks_.reserve(clocks.size());
-    for (size_t i = 0; i < clocks.size(); ++i) {
-      clocks_.push_back(static_cast<float*>(reader.read(item(clocks, i), "clock", i, 1, ElementType::f32)));
-    }
-  }
+// The clocks of parameters, from lists.
+void read_clocks(Clocks* self, const nb::list& steps, const nb::list& slow_steps, TensorReader reader) {
+  const auto address = [&](const nb::list& clocks, size_t i) {
+    return static_cast<float*>(reader.read(item(clocks, i), "clock", i, 1, ElementType::f32));
+  };
+  if (steps.size() != slow_steps.size()) throw nb::value_error("lists of different lengths");
+  Clocks clocks;
+  for (size_t i = 0; i < steps.size(); ++i) clocks.add(address(steps, i), address(slow_steps, i));
+  new (self) Clocks(std::move(clocks));
+}
 
-  // What they will show after the coming step.
-  std::vector<double> next() const {
-    std::vector<double> values;
-    values.reserve(clocks_.size());
-    for (const float* clock : clocks_) values.push_back(*clock + 1.0f);
-    return values;
-  }
+// Gathers what a step takes into empty lists. None, with lists that are empty again, if not all of it is as it should.
+std::optional<Addresses> gather(const ademamix::StateLayout& layout, const nb::list& parameters, nb::handle states,
+                                int64_t first_index, std::array<bool, 2> possible, std::vector<nb::list> lists,
+                                const TensorReader& reader) {
+  Addresses found(lists);
+  if (found.gather(layout, parameters, states, first_index, {possible[0], possible[1]}, reader)) return found;
+  for (const nb::list& list : lists) PyList_SetSlice(list.ptr(), 0, PY_SSIZE_T_MAX, nullptr);
+  return std::nullopt;
+}
 
-  void advance() const {
-    for (float* clock : clocks_) *clock += 1.0f;
+// Takes a step on what was gathered, with the coefficients at each of its distinct clocks.
+void step_at(Addresses& addresses, const std::vector<Row>& coefficients, const ademamix::Options& options) {
+  if (!addresses.suffice()) throw nb::value_error("a step needs more than these addresses");
+  std::vector<ademamix::Coefficients> known;
+  for (const Row& row : coefficients) known.push_back(coefficients_from(row));
+  std::vector<ademamix::Tensor>& tensors = addresses.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].coefficients = known.at(static_cast<size_t>(addresses.clocks().positions()[i]));
   }
-
- private:
-  std::vector<float*> clocks_;
-};
+  nb::gil_scoped_release released;
+  ademamix::step(tensors, options);
+}
 
 template <class Code>
 std::string dtype_name() {
@@ -222,6 +238,9 @@ nb::dict described(const ademamix::BlockCode& format) {
 nb::dict formats() {
   nb::dict numbers;
   numbers["BLOCK"] = ademamix::kBlockSize;
+  numbers["LEAST_ROW"] = ademamix::kLeastRow;
+  numbers["LEAST_SIZE"] = ademamix::kLeastSize;
+  numbers["LEAST_VECTOR"] = ademamix::kLeastVector;
   numbers["LEAST_EXPONENT"] = ademamix::kLeastExponent;
   numbers["GREATEST_EXPONENT"] = ademamix::kGreatestExponent;
   numbers["GRADIENT_LIMIT"] = ademamix::kGradientLimit;
@@ -272,13 +291,19 @@ NB_MODULE(_core, m) {
       .def(nb::init<nb::type_object, nb::type_object, nb::object, nb::dict>(), "tensor_class"_a, "parameter_class"_a,
            "exchange"_a.none(), "element_types"_a);
   nb::class_<ademamix::StateLayout>(m, "StateLayout")
-      .def(nb::init<nb::list, std::vector<int>, nb::list, nb::list, nb::list, nb::list, nb::list>(), "moments"_a,
-           "types"_a, "corrections"_a, "scales"_a, "clocks"_a, "counts"_a, "absent"_a)
+      .def(nb::init<const std::string&, const std::vector<nb::object>&, std::vector<nb::object>, nb::str>(),
+           "storage"_a, "names"_a, "absent"_a, "start"_a)
       .def("fits", &ademamix::StateLayout::fits, "state"_a, "parameter"_a, "gradient"_a, "reader"_a);
   nb::class_<Clocks>(m, "Clocks")
-      .def(nb::init<const nb::list&, TensorReader>(), "clocks"_a, "reader"_a)
-      .def("next", &Clocks::next)
+      .def("__init__", &read_clocks, "steps"_a, "slow_steps"_a, "reader"_a)
+      .def_prop_ro("distinct", &Clocks::distinct)
+      .def_prop_ro("positions", &Clocks::positions)
       .def("advance", &Clocks::advance);
+  nb::class_<Addresses>(m, "Addresses")
+      .def_prop_ro("suffice", &Addresses::suffice)
+      .def_prop_ro("clocks", &Addresses::clocks, nb::rv_policy::reference_internal);
+  m.def("gather", &gather, "layout"_a, "parameters"_a, "states"_a, "first_index"_a, "possible"_a, "lists"_a, "reader"_a);
+  m.def("step_at", &step_at, "addresses"_a, "coefficients"_a, "options"_a);
   m.def("instruction_set", &ademamix::instruction_set);
   m.def("instruction_sets", &ademamix::instruction_sets);
   m.def("use_instruction_set", &ademamix::use_instruction_set, "name"_a);

@@ -7,6 +7,9 @@
 namespace ademamix {
 
 constexpr int kBlockSize = 128;
+constexpr int64_t kLeastRow = 64;
+constexpr int64_t kLeastSize = 4096;
+constexpr int64_t kLeastVector = 1 << 17;
 constexpr uint32_t kLeastExponent = 27;
 constexpr uint32_t kGreatestExponent = 253;
 

@@ -63,6 +63,7 @@ class TensorReader {
                nanobind::dict types)
       : tensor_class_(std::move(tensor_class)),
         parameter_class_(std::move(parameter_class)),
+        is_neg_(tensor_class_.attr("is_neg")),
         api_(api_in(exchange)),
         types_(std::move(types)) {}
 
@@ -88,6 +89,14 @@ class TensorReader {
     }
     memory = memory_of(found);
     return memory.is_there();
+  }
+
+  // Whether the elements in memory are those of a tensor with the other sign: DLPack does not say.
+  bool is_negated(nanobind::handle tensor) const {
+    PyObject* const arguments[] = {tensor.ptr()};
+    const nanobind::object answer = nanobind::steal(PyObject_Vectorcall(is_neg_.ptr(), arguments, 1, nullptr));
+    if (!answer.is_valid()) PyErr_Clear();
+    return answer.ptr() != Py_False;
   }
 
   // Whether all tensors that this copy of the reader has read are contiguous. The addresses of others are of no use.
@@ -178,6 +187,7 @@ class TensorReader {
   }
 
   nanobind::type_object tensor_class_, parameter_class_;
+  nanobind::object is_neg_;
   const DLPackExchangeAPI* api_;
   nanobind::dict types_;
   bool contiguous_ = true;

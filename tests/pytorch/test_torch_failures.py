@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from ademamix.pytorch import gathering
 from ademamix.pytorch import step as step_module
 from ademamix.pytorch.storage import MOMENT_DTYPES
 from cases import PATHS, make, oracle_of, relative_error
@@ -120,6 +121,7 @@ def test_a_fused_checkpoint_without_the_core_loses_nothing(monkeypatch):
     fused, optimizer = make([param], fused=True), make([param], foreach=True)
     run([param], fused)
     monkeypatch.setattr(step_module, "core", None)
+    monkeypatch.setattr(gathering, "core", None)
     monkeypatch.setattr(step_module, "missing_core", "the C++ core is not there")
     optimizer.load_state_dict(copy.deepcopy(fused.state_dict()))
     before = copy.deepcopy((param, optimizer.state_dict()))

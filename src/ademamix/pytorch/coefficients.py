@@ -83,16 +83,23 @@ def next_step(
         return _vectors(tensors, fast_starts, settings), lambda: torch._foreach_add_(clocks, 1)
     if core is not None and set(map(type, clocks)) == {Tensor} and {clock.dtype for clock in clocks} == {torch.float32}:
         # With 200 small tensors, torch would spend a fifth of the whole step on this.
-        found = core.Clocks(clocks, reader)
-        values, advance = found.next(), found.advance
+        found = core.Clocks(tensors.steps, tensors.slow_steps, reader)
+        distinct, advance = found.distinct, found.advance
+        now = [distinct[i] for i in found.positions]
     else:
-        values, advance = [clock.item() + 1 for clock in clocks], lambda: torch._foreach_add_(clocks, 1)
-    count = len(tensors.steps)
-    now, slow_now = values[:count], values[count:]
-    coefficients = _floats(now, slow_now, settings)
+        now = [(step.item() + 1, slow.item() + 1) for step, slow in zip(tensors.steps, tensors.slow_steps, strict=True)]
+        distinct, advance = list(set(now)), lambda: torch._foreach_add_(clocks, 1)
+    known = dict(zip(distinct, coefficients_at(distinct, settings), strict=True))
+    coefficients = [known[pair] for pair in now]
     for i, start in fast_starts.items():
-        coefficients[i] = float_coefficients(now[i], slow_now[i], now[i] - start.item(), settings)
+        step, slow_step = now[i]
+        coefficients[i] = float_coefficients(step, slow_step, step - start.item(), settings)
     return coefficients, advance
+
+
+def coefficients_at(clocks: list[tuple[float, float]], settings: Settings) -> list[Coefficients]:
+    """Return the coefficients at each pair of clocks, of parameters whose m1 began with them."""
+    return [float_coefficients(step, slow_step, step, settings) for step, slow_step in clocks]
 
 
 def taken(coefficients: PerTensor, positions: slice | list[int]) -> PerTensor:
@@ -133,12 +140,6 @@ def matrix_of(vectors: Coefficients) -> Tensor:
 def float_coefficients(step: float, slow_step: float, fast_step: float, settings: Settings) -> Coefficients:
     """Compute the coefficients at given clocks; `fast_step` counts the updates of m1."""
     return _coefficients(step, slow_step, fast_step, settings, math.sqrt, math.expm1)
-
-
-def _floats(steps: list[float], slow_steps: list[float], settings: Settings) -> list[Coefficients]:
-    all_clocks = list(zip(steps, slow_steps, strict=True))
-    known = {clocks: float_coefficients(*clocks, clocks[0], settings) for clocks in set(all_clocks)}
-    return [known[clocks] for clocks in all_clocks]
 
 
 def _vectors(tensors: Tensors, fast_starts: Mapping[int, Tensor], settings: Settings) -> Coefficients:

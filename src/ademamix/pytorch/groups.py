@@ -12,7 +12,6 @@ import torch
 
 from ademamix import hyperparameters
 from ademamix.pytorch.foreign import refuse_other_adams
-from ademamix.pytorch.step import check_fused
 
 P = ParamSpec("P")
 
@@ -82,4 +81,3 @@ def check_for_step(group: dict[str, Any]) -> None:
     hyperparameters.check_for_step(group)
     if not all(type(beta) is float for beta in group["betas"]):
         group["betas"] = tuple(float(beta) for beta in group["betas"])
-    check_fused(group)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,11 +11,21 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from ademamix import hyperparameters
-from ademamix.pytorch import checkpoint, convert, diagnostics, foreign, groups, inputs, parameter_state, shards
+from ademamix.pytorch import (
+    checkpoint,
+    convert,
+    diagnostics,
+    foreign,
+    gathering,
+    groups,
+    inputs,
+    parameter_state,
+    shards,
+)
 from ademamix.pytorch.coefficients import Settings
-from ademamix.pytorch.memory_order import are_plain, completed
+from ademamix.pytorch.parameter_state import Kind
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import Flags, ademamix_step, check_fused
+from ademamix.pytorch.step import Flags, ademamix_step, check_fused, step_at
 from ademamix.pytorch.tensors import Tensors, whole_places
 from ademamix.schedules import Horizon
 
@@ -233,57 +242,15 @@ class AdEMAMix(Optimizer):
             groups.advise([param_group], stacklevel=3)
 
     def _init_group(
-        self,
-        group: dict[str, Any],
-        reduced: bool,
-        corrected: bool,
-        first_index: int,
-        late: list[int],
-        fast_starts: list[Tensor],
-        indices: list[int],
-        *columns: list[Tensor],
+        self, group: dict[str, Any], reduced: bool, corrected: bool, first_index: int, *lists: list[Any]
     ) -> None:
-        """Fill the lists of `Tensors` with the parameters of `group` that have a gradient, and their state.
+        """Gather, for torch.compile.
 
-        Parameters of each `parameter_state.Kind` are gathered separately. `late` has the positions of parameters whose
-        m1 began late.
-        torch.compile knows this name and shape of method, and runs it outside of the graph: it maps lists that are
-        arguments of their own, and no others.
+        It knows this name and shape of method, and runs it outside of the graph: it maps lists that are arguments of
+        their own, and no others, and takes a constant in return.
         """
         self._opt_called = True  # again: torch.compile forgets the note that `step` makes
-        tensors = Tensors([], *columns)
-        params, grads = tensors.params, tensors.grads
-        form = parameter_state.form_of(
-            group["state_storage"] if reduced else None,
-            has_fast=group["betas"][0] > 0,
-            skips=group["nonfinite"] == "skip",
-            corrected=corrected,
-        )
-        kind, mixed = (reduced, corrected), len(parameter_state.kinds_in(group)) > 1
-        fast_start = parameter_state.FAST_START
-        fits = form.fits if are_plain(group["params"]) else form.fits_parts
-        states: list[dict[str, Any]] = []
-        for index, param in enumerate(group["params"], start=first_index):
-            grad = param.grad
-            if grad is None or (mixed and parameter_state.kind_of(param, group) != kind):
-                continue
-            state = self.state.get(param)
-            if state is None or not fits(state, param, grad):
-                if not shards.is_sharded(grad):
-                    grad = completed(grad)
-                if state is None or not parameter_state.is_ready(state, param, grad, form):
-                    inputs.check(param, grad, differentiable=group["differentiable"])
-                    state = self.state[param]
-                    parameter_state.prepare(state, param, group)
-            if fast_start in state:
-                late.append(len(states))
-                fast_starts.append(state[fast_start])
-            params.append(param)
-            grads.append(grad)
-            indices.append(index)
-            states.append(state)
-        for column, key in form.keys.items():
-            getattr(tensors, column).extend(map(itemgetter(key), states))
+        gathering.gather(group, Kind(reduced, corrected), first_index, self.state, lists)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step, and return the loss if `closure` computes it.
@@ -315,39 +282,38 @@ class AdEMAMix(Optimizer):
             groups.check_for_step(group)
             left = len(group["params"])
             for kind in parameter_state.kinds_in(group):
-                tensors = Tensors.none()
-                late: list[int] = []
-                fast_starts: list[Tensor] = []
-                indices: list[int] = []
-                self._init_group(group, *kind, first_index, late, fast_starts, indices, *tensors.columns)
-                tensors = tensors._replace(places=whole_places(indices))
-                gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True))))
+                lists, addresses = gathering.empty_lists(), None
+                if torch.compiler.is_compiling():
+                    self._init_group(group, *kind, first_index, *lists)
+                else:
+                    addresses = gathering.gather(group, kind, first_index, self.state, lists)
+                late, fast_starts, indices, *columns = lists
+                tensors = Tensors(whole_places(indices) if addresses is None else [], *columns)
+                gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True)), addresses))
                 left -= len(indices)
                 if not left:
                     break
             first_index += len(group["params"])
         if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
             return
-        for group, tensors, starts in gathered:
+        grad_scale = getattr(self, "grad_scale", None)
+        for group, tensors, starts, addresses in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
-            ademamix_step(
-                tensors,
-                Settings.of_group(group),
-                Rounding(group["rounding_seed"], stochastic),
-                Flags.of_group(group),
-                grad_scale=getattr(self, "grad_scale", None),
-                fast_starts=starts,
-            )
+            how = (Settings.of_group(group), Rounding(group["rounding_seed"], stochastic), Flags.of_group(group))
+            if addresses is None:
+                ademamix_step(tensors, *how, grad_scale=grad_scale, fast_starts=starts)
+            else:
+                step_at(addresses, tensors.params, *how, grad_scale=grad_scale)
 
     @staticmethod
-    def _is_for_state_alone(gathered: list[tuple[dict[str, Any], Tensors, Any]]) -> bool:
+    def _is_for_state_alone(gathered: list[tuple[dict[str, Any], Tensors, Any, Any]]) -> bool:
         """Tell whether a first step is no step: torch.distributed.checkpoint takes one to have state to load into.
 
         It has zeros for gradients and 0 for lr. The clocks of what is saved then should not have run.
         """
-        if any(group["differentiable"] or float(group["lr"]) != 0 for group, _, _ in gathered):
+        if any(group["differentiable"] or float(group["lr"]) != 0 for group, *_ in gathered):
             return False
-        grads = [shards.local(grad) for _, tensors, _ in gathered for grad in tensors.grads]
+        grads = [shards.local(grad) for _, tensors, *_ in gathered for grad in tensors.grads]
         # A process that has empty parts alone is told nothing by them, and keeps time with those that take a step.
         return any(grad.numel() for grad in grads) and not any(bool(grad.any()) for grad in grads)
 

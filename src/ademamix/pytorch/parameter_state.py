@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import block_codes, shards
-from ademamix.pytorch.core import check_memory, core, element_types, reader
+from ademamix.pytorch.core import check_memory, core, reader
 from ademamix.pytorch.master import CORRECTION_DTYPE, divided, is_corrected, joined
 from ademamix.pytorch.storage import (
     MOMENT_DTYPES,
@@ -22,7 +22,7 @@ from ademamix.pytorch.storage import (
     reduces,
     write_moment,
 )
-from ademamix.pytorch.tensors import CLOCK_KEYS, CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY
+from ademamix.pytorch.tensors import CLOCK_KEYS, CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY, STATE_COLUMNS
 
 FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
 
@@ -73,15 +73,14 @@ def form_of(state_storage: str | None, *, has_fast: bool, skips: bool, corrected
     corrections = {"corrections": CORRECTION_KEY} if corrected else {}
     counts = {"skipped": SKIPPED_KEY} if skips else {}
     clocks = dict(zip(("steps", "slow_steps"), CLOCK_KEYS, strict=True))
+    keys = {**stored, **corrections, **scales, **counts, **clocks}
     layout = None
     if core is not None:
-        numbers = element_types(core)
-        types = [numbers[dtypes[moment]] for moment in moments] if dtypes else []
-        keys = [list(part.values()) for part in (corrections, scales, clocks, counts)]
         absent = [] if has_fast else [MOMENT_KEYS["fast"]]
         absent += [] if corrected else [CORRECTION_KEY]
-        layout = core.StateLayout(list(stored.values()), types, *keys, absent)
-    return Form(moments, dtypes, {**stored, **corrections, **scales, **counts, **clocks}, layout)
+        names = [keys.get(column) for column in STATE_COLUMNS]
+        layout = core.StateLayout(state_storage or "fp32", names, absent, FAST_START)
+    return Form(moments, dtypes, keys, layout)
 
 
 def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) -> bool:

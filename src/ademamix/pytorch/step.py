@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from ademamix.pytorch import shards, step_cpu, step_foreach, step_operator, step_single, step_triton, storage
-from ademamix.pytorch.coefficients import PerTensor, Settings, next_step, taken
+from ademamix.pytorch.coefficients import PerTensor, Settings, coefficients_at, next_step, taken
 from ademamix.pytorch.core import check_memory, core, missing_core
 from ademamix.pytorch.memory_order import are_plain, has_memory
 from ademamix.pytorch.rounding import Rounding
@@ -43,6 +43,12 @@ class Flags(NamedTuple):
     def of_group(cls, group: Mapping[str, Any]) -> Flags:
         """Take the flags from a parameter group."""
         return cls(*[group[name] for name in cls._fields])
+
+    @property
+    def prefer_core(self) -> bool:
+        """Tell whether the C++ core takes the step if the tensors are plain and in the memory of the CPU."""
+        is_open = self.fused is None and self.foreach is None
+        return bool(self.fused or is_open) and not (self.differentiable or self.capturable)
 
 
 def ademamix_step(
@@ -104,6 +110,25 @@ def ademamix_step(
     advance_clocks()
     if tensors.params is not params and not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version([param for param in params if shards.is_sharded(param)])
+
+
+def step_at(
+    addresses: Any,
+    params: list[Tensor],
+    settings: Settings,
+    rounding: Rounding,
+    flags: Flags,
+    *,
+    grad_scale: Tensor | None = None,
+) -> None:
+    """Take the same step on tensors that the core has gathered, at the addresses that it has found."""
+    if isinstance(settings.lr, Tensor):
+        settings = settings._replace(lr=settings.lr.item())
+    clocks = addresses.clocks
+    coefficients = coefficients_at(clocks.distinct, settings)
+    step_cpu.update_at(addresses, coefficients, rounding, maximize=flags.maximize, grad_scale=grad_scale)
+    torch.autograd.graph.increment_version(params)  # kernels write behind autograd's back
+    clocks.advance()
 
 
 def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bool) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +24,6 @@ def update(
 ) -> None:
     """Update each parameter and its moments in place; see `ademamix_step`."""
     assert core is not None
-    factor = -1.0 if maximize else 1.0
-    if grad_scale is not None:
-        factor /= grad_scale.item()
     distinct = {id(c): c for c in coefficients}  # tensors with the same clocks share one
     numbers = {key: i for i, key in enumerate(distinct)}
     rest = (
@@ -34,12 +32,28 @@ def update(
         list(distinct.values()),
         [numbers[key] for key in map(id, coefficients)],
         reader,
-        core.Options(factor, rounding.stochastic_params, rounding.seed, torch.get_num_threads()),
+        _options(rounding, maximize=maximize, grad_scale=grad_scale),
     )
     if not core.step(tensors.of_kernels, *rest):
         copies = arranged(tensors, row_major=rounding.stochastic_params)
         core.step(as_vectors(copies).of_kernels, *rest)
         copy_back(tensors, copies)
+
+
+def update_at(
+    addresses: Any, coefficients: list[Coefficients], rounding: Rounding, *, maximize: bool, grad_scale: Tensor | None
+) -> None:
+    """Do the same to tensors that the core has gathered, with the coefficients at each of their distinct clocks."""
+    assert core is not None
+    core.step_at(addresses, coefficients, _options(rounding, maximize=maximize, grad_scale=grad_scale))
+
+
+def _options(rounding: Rounding, *, maximize: bool, grad_scale: Tensor | None) -> Any:
+    assert core is not None
+    factor = -1.0 if maximize else 1.0
+    if grad_scale is not None:
+        factor /= grad_scale.item()
+    return core.Options(factor, rounding.stochastic_params, rounding.seed, torch.get_num_threads())
 
 
 def _rows(tensors: Tensors, rounding: Rounding) -> list[tuple[int, int, int, int]]:

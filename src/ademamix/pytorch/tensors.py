@@ -170,3 +170,5 @@ class Tensors(NamedTuple):
 SHAPED_COLUMNS = Tensors._fields[1:].index("fast_scales")
 ROW_COLUMNS = Tensors._fields[1:].index("skipped")
 KERNEL_COLUMNS = Tensors._fields[1:].index("steps")
+# Those of the state, in the order of `StateColumn` in csrc/state_layout.h.
+STATE_COLUMNS = Tensors._fields[3:]
