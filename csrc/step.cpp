@@ -8,10 +8,6 @@
 namespace ademamix {
 namespace {
 
-// Runs start at multiples of this in every tensor, however many threads there are. A loop's vectorised body and its
-// scalar tail then always meet at the same element, and the bits do not depend on the number of threads.
-constexpr int64_t kRunSize = 1 << 14;
-
 // Below this many elements a second thread costs more than it saves.
 constexpr int64_t kElementsPerThread = 1 << 15;
 
@@ -27,10 +23,10 @@ struct Cut {
   int64_t per_run;
 };
 
-Cut cut_for(const Tensor& tensor) {
-  if (tensor.storage == Storage::plain || tensor.size == 0) return {tensor.size, kRunSize};
+Cut cut_for(const Tensor& tensor, int64_t run_size) {
+  if (tensor.storage == Storage::plain || tensor.size == 0) return {tensor.size, run_size};
   const int64_t blocks_per_row = (tensor.row_size + kBlockSize - 1) / kBlockSize;
-  const int64_t per_run = std::max<int64_t>(kRunSize * blocks_per_row / tensor.row_size, 1);
+  const int64_t per_run = std::max<int64_t>(run_size * blocks_per_row / tensor.row_size, 1);
   return {tensor.size / tensor.row_size * blocks_per_row, per_run};
 }
 
@@ -41,19 +37,20 @@ void step(const std::vector<Tensor>& tensors, const Options& options, const Para
   std::vector<Kernel> kernels;
   std::vector<Task> tasks;
   int64_t elements = 0;
-  int64_t in_task = kRunSize;
+  for (const Tensor& tensor : tensors) elements += tensor.size;
+  const int64_t longest = run_size(elements, options.threads);
+  int64_t in_task = longest;
   for (const Tensor& tensor : tensors) {
     const Kernel kernel = kernel_for(tensor, options);
-    const Cut cut = cut_for(tensor);
+    const Cut cut = cut_for(tensor, longest);
     for (int64_t first = 0; first < cut.count; first += cut.per_run) {
       const int64_t size = std::min(cut.per_run, cut.count - first);
       const int64_t share = tensor.size * size / cut.count;
-      if (in_task + share > kRunSize) {
+      if (in_task + share > longest) {
         tasks.push_back({static_cast<int64_t>(runs.size()), 0});
         in_task = 0;
       }
       in_task += share;
-      elements += share;
       runs.push_back({&tensor, &options, first, size});
       kernels.push_back(kernel);
       tasks.back().last_run = static_cast<int64_t>(runs.size());

@@ -10,8 +10,6 @@
 namespace ademamix {
 namespace {
 
-constexpr int64_t kPieceSize = 1 << 14;  // elements; as in a step
-
 struct Piece {
   const Streams* tensor;
   int64_t first, last;
@@ -21,9 +19,12 @@ struct Piece {
 
 double stream(const std::vector<Streams>& tensors, int threads) {
   std::vector<Piece> pieces;
+  int64_t elements = 0;
+  for (const Streams& tensor : tensors) elements += tensor.size;
+  const int64_t longest = run_size(elements, threads);  // as in a step
   for (const Streams& tensor : tensors) {
-    for (int64_t first = 0; first < tensor.size; first += kPieceSize) {
-      pieces.push_back({&tensor, first, std::min(first + kPieceSize, tensor.size)});
+    for (int64_t first = 0; first < tensor.size; first += longest) {
+      pieces.push_back({&tensor, first, std::min(first + longest, tensor.size)});
     }
   }
   const StreamKernel kernel = stream_kernel();
