@@ -72,6 +72,17 @@ class SpeedUp:
         """
         return [min(ratio, self.largest) for ratio in self.by_seed]
 
+    @property
+    def least(self) -> float:
+        """What the mean is at least: the lower end of the interval, or what is known of each seed; NaN if that is none.
+
+        >>> round(SpeedUp([1.5, float("inf"), 1.9], largest=2.0).least, 2)
+        1.79
+        """
+        if self.known:
+            return self.interval[0]
+        return math.nan if 0.0 in self.by_seed else statistics.geometric_mean(self.at_least)
+
     def __str__(self) -> str:
         if self.known:
             low, high = self.interval
@@ -80,7 +91,7 @@ class SpeedUp:
             return "not known"
         if set(self.by_seed) == {math.inf}:
             return f"over {self.largest:.3g}"
-        return f"at least {statistics.geometric_mean(self.at_least):.2f}"
+        return f"at least {self.least:.2f}"
 
 
 def speed_up(steps: int, losses: Sequence[float], others: Mapping[int, Sequence[float]]) -> SpeedUp:

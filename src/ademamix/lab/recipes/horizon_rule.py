@@ -104,12 +104,12 @@ class SpeedUps:
     arms: Arms
 
     def chart(self, title: str, found: Outcome) -> Lines:
-        """Return three lines; lengths at which it is not known are gaps."""
+        """Return three lines; where AdamW's runs are too short to tell, there is only what it is at least."""
         lengths = self.arms.lengths
         each = [self.arms.speed_up(steps, found) for steps in lengths]
         lines = {
             "speed-up": [one.mean for one in each],
-            "at least": [one.interval[0] for one in each],
+            "at least": [one.least for one in each],
             "at most": [one.interval[1] for one in each],
         }
         series = [Series.of(label, lengths, values) for label, values in lines.items()]
