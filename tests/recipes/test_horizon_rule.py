@@ -11,7 +11,7 @@ from ademamix import AdEMAMix
 from ademamix.lab.comparison.worth import SpeedUp, speed_up
 from ademamix.lab.optimizers.construction import build
 from ademamix.lab.recipes import load
-from ademamix.lab.recipes.horizon_rule import LENGTHS, MOST_STEPS, Arms
+from ademamix.lab.recipes.horizon_rule import LENGTHS, LENGTHS_LARGER, MOST_STEPS, Arms
 from ademamix.lab.reproduction.scale import SCALES
 
 PANELS = list(load("horizon-rule")(SCALES["laptop"]))
@@ -19,7 +19,9 @@ PANELS = list(load("horizon-rule")(SCALES["laptop"]))
 
 def test_two_models_and_two_texts_at_eight_lengths() -> None:
     for panel in PANELS:
-        assert sorted({run.steps for run in panel.arms.values()}) == [*LENGTHS["laptop"]]
+        lengths = LENGTHS_LARGER if panel.figure == "larger-code" else LENGTHS["laptop"]
+        assert sorted({run.steps for run in panel.arms.values()}) == [*lengths]
+        assert len(lengths) == 8
         assert len({(run.model, run.data) for run in panel.arms.values()}) == 1
     first = [next(iter(panel.arms.values())) for panel in PANELS]
     assert (len({run.model for run in first}), len({run.data for run in first})) == (2, 2)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from ademamix.cli import main
+from ademamix.lab import tuning
 from ademamix.lab.config import Run
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction import forecast as forecast_module
 from ademamix.lab.reproduction import several
-from ademamix.lab.reproduction.forecast import USUAL_SEARCH, forecast
+from ademamix.lab.reproduction.forecast import forecast
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.laboratory import Lab
@@ -50,7 +51,9 @@ def test_arms_of_the_same_name_in_several_panels_are_counted_each(tmp_path: Path
 def test_searches_are_foreseen_until_they_are_done(tmp_path: Path) -> None:
     lab = LabHere(Options(tmp_path))
     (panel,) = load("mamba")(SMOKE)
-    assert len(forecast(["mamba"], SMOKE, lab).searching) == USUAL_SEARCH * len(panel.tune)
+    ahead = forecast(["mamba"], SMOKE, lab)
+    optimizers = [panel.arms[name].optimizer for name in panel.tune]
+    assert len(ahead.searching) == round(sum(tuning.usual_runs(optimizer) for optimizer in optimizers))
     list(several.reproduce_several(["mamba"], SMOKE, tmp_path, lab))
     done = forecast(["mamba"], SMOKE, lab)
     assert (done.searching, dict(done.missing)) == ([], {})

@@ -33,11 +33,13 @@ LENGTHS = {
     "laptop": (500, 1000, 2000, 3000, 5000, 10_000, 20_000, 40_000),
     "paper": (32_000, 64_000, 128_000, 256_000),
 }
+LENGTHS_LARGER = (500, 1000, 2000, 3000, 5000, 7000, 10_000, 20_000)
+"""Of the larger model at laptop scale, whose steps take almost three times as long."""
 SHARES = (0.02, HORIZON_FRACTION, 0.125)
 """Of the run, that the slow average remembers: half of our rule, our rule, and that of arXiv 2602.05298."""
 ALPHAS = (2.0, float(ALPHA), 10.0)
 MOST_STEPS = {"alpha": 10_000, "share": 20_000}
-MOST_STEPS_LARGER = {"alpha": 5000, "share": 5000}
+MOST_STEPS_LARGER = {"alpha": 3000, "share": 3000}
 """Other alphas and other shares are tried in runs of up to this length: twice as long is twice as dear."""
 PAYS_FROM = 1000
 NO_WORSE = 1.005
@@ -118,8 +120,8 @@ class SpeedUps:
 
 def plan(at: Scale) -> Panels:
     """Yield a panel for each model and text."""
-    for lm, figure in _settings(at):
-        arms = Arms(lm, LENGTHS[at.name], MOST_STEPS_LARGER if figure == "larger-code" else MOST_STEPS)
+    for figure, arms in _arms(at).items():
+        lm = arms.lm
         runs, rules = arms.runs(), [arms.ademamix(steps) for steps in arms.lengths]
         yield Panel(
             lm.title,
@@ -136,15 +138,17 @@ def plan(at: Scale) -> Panels:
         )
 
 
-def _settings(at: Scale) -> list[tuple[Setting, str]]:
-    lm = at.lm("110m")
+def _arms(at: Scale) -> dict[str, Arms]:
+    """Return the arms of each panel, by the name of its figure."""
+    lm, lengths = at.lm("110m"), LENGTHS[at.name]
     if at.name != "laptop":
-        return [(lm, "")]
-    return [
-        (lm.with_base("0.03M parameters, code"), "small-code"),
-        (lm.with_base("0.03M parameters, prose", data=Text(kind="text", source="kjv")), "small-prose"),
-        (LARGER.with_base("0.17M parameters, code"), "larger-code"),
-    ]
+        return {"": Arms(lm, lengths, MOST_STEPS)}
+    prose = Text(kind="text", source="kjv")
+    return {
+        "small-code": Arms(lm.with_base("0.03M parameters, code"), lengths, MOST_STEPS),
+        "small-prose": Arms(lm.with_base("0.03M parameters, prose", data=prose), lengths, MOST_STEPS),
+        "larger-code": Arms(LARGER.with_base("0.17M parameters, code"), LENGTHS_LARGER, MOST_STEPS_LARGER),
+    }
 
 
 def _is_variant(name: str, rules: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ademamix.lab import tuning
 from ademamix.lab.config import Run
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction.engine import of_all_seeds, searched
@@ -17,9 +18,6 @@ from ademamix.lab.runs.display import clock
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result
 from ademamix.lab.runs.timing import seconds_of, seconds_per_step
-
-USUAL_SEARCH = 7
-"""How many runs the search for a learning rate and a beta2 takes for an arm: three, and two rounds of neighbours."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,9 @@ def _after_search(panel: Panel, at: Scale, lab: Lab) -> tuple[Mapping[str, Run],
     try:
         arms, _ = searched(panel, at, from_kept)
     except _NotTrained:
-        usual = USUAL_SEARCH * len(panel.tune) - len(done) - len(missing)
-        more = itertools.islice(itertools.cycle(panel.arms[name] for name in panel.tune), max(0, usual))
+        usual = round(sum(tuning.usual_runs(panel.arms[name].optimizer) for name in panel.tune))
+        left = max(0, usual - len(done) - len(missing))
+        more = itertools.islice(itertools.cycle(panel.arms[name] for name in panel.tune), left)
         return panel.arms, [*missing, *more]
     return arms, []
 
