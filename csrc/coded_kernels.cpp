@@ -106,13 +106,6 @@ Scales scales_of(const Tensor& tensor, const Block& block) {
           at<uint8_t>(tensor.square_scale, block.index)};
 }
 
-// Asks for memory ahead of its use. The processor's own prefetching ends with each page of each tensor.
-template <class T>
-inline void prefetch(const void* tensor, int64_t first) {
-  const char* from = reinterpret_cast<const char*>(static_cast<const T*>(tensor) + first);
-  for (size_t i = 0; i < kBlockSize * sizeof(T); i += 64) __builtin_prefetch(from + i);
-}
-
 // The gradients of a whole block, times their factor. They are copied if they are not so already.
 struct Gradients {
   const float* values;
@@ -144,23 +137,11 @@ struct Gradients {
   }
 };
 
-template <class Storage, class Parameters, bool kFast>
-ADEMAMIX_INLINE void prefetch_block(const Tensor& tensor, int64_t first) {
-  if (first + kBlockSize > tensor.size) return;
-  prefetch<typename Parameters::Element>(tensor.parameter, first);
-  prefetch<typename Parameters::Element>(tensor.gradient, first);  // most have the dtype of their parameter
-  if constexpr (std::is_same_v<Parameters, Corrected>) prefetch<Correction>(tensor.correction, first);
-  if constexpr (kFast) prefetch<typename Storage::FastCode>(tensor.fast, first);
-  prefetch<typename Storage::SlowCode>(tensor.slow, first);
-  prefetch<typename Storage::SquareCode>(tensor.square, first);
-}
-
 // Updates a whole block where it is. False, with nothing changed, if one of its gradients is not usual, which is rare:
 // such a block has to be updated carefully.
 template <class Storage, bool kFast, bool kBounded, class Parameters>
 ADEMAMIX_INLINE bool update_in_place(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
-  prefetch_block<Storage, Parameters, kFast>(tensor, block.first + 4 * kBlockSize);
   const Gradients gradients(context, block.first);
   const ParameterRounding rounding = context.rounding(block);
   if (!gradients.are_usual() || !rounding.has_words_for(kBlockSize)) return false;
