@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Phase = Literal["pretrain", "finetune", "switch"]
 Schedule = Literal["cosine", "wsd", "linear"]
@@ -19,8 +19,8 @@ class PublishedRun:
     lr: float
     beta3: tuple[float, float]
     alpha: tuple[float, float]
-    warmup: int | None  # of alpha and beta3 in steps; None for the whole run
-    clip: float | None  # None if not stated
+    warmup: int | None = None  # of alpha and beta3 in steps; None for the whole run
+    clip: float | None = None  # None if not stated
     phase: Phase = "pretrain"
     schedule: Schedule = "cosine"
     weight_decay: float | None = 0.1  # None if not stated
@@ -35,79 +35,46 @@ APERTUS_SFT = "Apertus, swiss-ai/posttraining"
 LOG_TIME = "arXiv 2602.05298"
 OURS = "our byte language models, docs/lab.md"
 
+Range = float | tuple[float, float]
+
+
+def _run(
+    source: str, parameters: float, steps: Range, lr: float, beta3: Range, alpha: Range, **others: Any
+) -> PublishedRun:
+    """Return a row; a number in place of a pair stands for both ends."""
+    pairs = [value if isinstance(value, tuple) else (value, value) for value in (steps, beta3, alpha)]
+    (first, last), beta3s, alphas = pairs
+    return PublishedRun(source, int(parameters), (int(first), int(last)), lr, beta3s, alphas, **others)
+
+
 RUNS = (
-    PublishedRun(PAPER, 110_000_000, (256_000, 500_000), 1e-3, (0.9999, 0.9999), (8.0, 10.0), None, 0.5, adamw_lr=1e-3),
-    PublishedRun(PAPER, 330_000_000, (256_000, 256_000), 5e-4, (0.9999, 0.9999), (8.0, 8.0), None, 0.1, adamw_lr=5e-4),
-    PublishedRun(
-        PAPER, 1_300_000_000, (770_000, 1_500_000), 3e-4, (0.9999, 0.9999), (5.0, 5.0), None, 0.1, adamw_lr=5e-4
-    ),
-    PublishedRun(PAPER, 168_000_000, (64_000, 128_000), 6e-4, (0.9999, 0.9999), (8.0, 8.0), None, 1.0, adamw_lr=6e-4),
-    PublishedRun(AUTHORS, 110_000_000, (256_000, 256_000), 1e-3, (0.9999, 0.9999), (8.0, 8.0), None, None),
-    PublishedRun(PAPER, 110_000_000, (256_000, 256_000), 1e-3, (0.9999, 0.9999), (2.0, 2.0), 0, 0.5, phase="switch"),
-    PublishedRun(PAPER, 1_300_000_000, (770_000, 770_000), 5e-4, (0.9999, 0.9999), (1.0, 1.0), 0, 0.1, phase="switch"),
-    PublishedRun(EPFL, 124_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
-    PublishedRun(EPFL, 210_000_000, (128_000, 128_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
-    PublishedRun(EPFL, 720_000_000, (48_000, 48_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.1),
-    PublishedRun(EPFL, 520_000_000, (336_000, 336_000), 1e-3, (0.999, 0.999), (8.0, 8.0), None, 0.5),
-    PublishedRun(
-        APERTUS,
-        8_000_000_000,
-        (2_600_000, 2_600_000),
-        1.1e-4,
-        (0.9999, 0.9999),
-        (8.0, 8.0),
-        100_000,
-        0.1,
-        schedule="wsd",
-    ),
-    PublishedRun(
-        APERTUS,
-        70_000_000_000,
-        (1_100_000, 1_100_000),
-        1e-5,
-        (0.9999, 0.9999),
-        (8.0, 8.0),
-        100_000,
-        0.1,
-        schedule="wsd",
-    ),
-    PublishedRun(
+    _run(PAPER, 110e6, (256_000, 500_000), 1e-3, 0.9999, (8.0, 10.0), clip=0.5, adamw_lr=1e-3),
+    _run(PAPER, 330e6, 256_000, 5e-4, 0.9999, 8.0, clip=0.1, adamw_lr=5e-4),
+    _run(PAPER, 1.3e9, (770_000, 1_500_000), 3e-4, 0.9999, 5.0, clip=0.1, adamw_lr=5e-4),
+    _run(PAPER, 168e6, (64_000, 128_000), 6e-4, 0.9999, 8.0, clip=1.0, adamw_lr=6e-4),
+    _run(AUTHORS, 110e6, 256_000, 1e-3, 0.9999, 8.0),
+    _run(PAPER, 110e6, 256_000, 1e-3, 0.9999, 2.0, warmup=0, clip=0.5, phase="switch"),
+    _run(PAPER, 1.3e9, 770_000, 5e-4, 0.9999, 1.0, warmup=0, clip=0.1, phase="switch"),
+    _run(EPFL, 124e6, 128_000, 1e-3, 0.999, 8.0, clip=0.5),
+    _run(EPFL, 210e6, 128_000, 1e-3, 0.999, 8.0, clip=0.5),
+    _run(EPFL, 720e6, 48_000, 1e-3, 0.999, 8.0, clip=0.1),
+    _run(EPFL, 520e6, 336_000, 1e-3, 0.999, 8.0, clip=0.5),
+    _run(APERTUS, 8e9, 2_600_000, 1.1e-4, 0.9999, 8.0, warmup=100_000, clip=0.1, schedule="wsd"),
+    _run(APERTUS, 70e9, 1_100_000, 1e-5, 0.9999, 8.0, warmup=100_000, clip=0.1, schedule="wsd"),
+    _run(
         APERTUS_SFT,
-        70_000_000_000,
-        (4_462, 4_462),
+        70e9,
+        4_462,
         2e-6,
         (0.99, 0.999),
-        (8.0, 8.0),
-        None,
-        1.0,
+        8.0,
+        clip=1.0,
         phase="finetune",
         schedule="linear",
         weight_decay=None,
     ),
-    PublishedRun(
-        LOG_TIME,
-        45_700_000,
-        (13_950, 13_950),
-        1.6e-3,
-        (0.99943, 0.99943),
-        (4.18, 4.18),
-        None,
-        0.5,
-        weight_decay=0.18,
-        adamw_lr=3.8e-3,
-    ),
-    PublishedRun(
-        LOG_TIME,
-        2_620_000_000,
-        (798_600, 798_600),
-        8.7e-5,
-        (0.99999, 0.99999),
-        (7.68, 7.68),
-        None,
-        0.5,
-        weight_decay=0.058,
-        adamw_lr=1.9e-4,
-    ),
+    _run(LOG_TIME, 45.7e6, 13_950, 1.6e-3, 0.99943, 4.18, clip=0.5, weight_decay=0.18, adamw_lr=3.8e-3),
+    _run(LOG_TIME, 2.62e9, 798_600, 8.7e-5, 0.99999, 7.68, clip=0.5, weight_decay=0.058, adamw_lr=1.9e-4),
 )
 """The lengths of the paper's 330M runs are not stated; those of its 110M runs stand here.
 

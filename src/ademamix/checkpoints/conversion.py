@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ademamix.checkpoints import containers, trees
 from ademamix.checkpoints.containers import Checkpoint
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.errors import CheckpointError, disk_error
 from ademamix.checkpoints.wish import Wish
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ def _writing(destination: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        reason = error if isinstance(error, OSError) else error.__context__
-        if not isinstance(reason, OSError):
+        if (reason := disk_error(error)) is None:
             raise
         raise CheckpointError(f"cannot write {str(destination)!r}: {reason.strerror or reason}") from error
 

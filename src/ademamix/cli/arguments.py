@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from ademamix.hyperparameters import LAST_STEP
 from ademamix.schedules import OPEN
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Options: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of its options
 
 MOST = 1000
 """The largest :func:`small_count`; the learning rates of a search that wide are still numbers that a float holds."""
@@ -55,6 +56,25 @@ class Parser(argparse.ArgumentParser):
         if self.lists is not None:
             self.description, self.lists = f"{self.description}\n{self.lists()}", None
         return super().format_help()
+
+
+def add_flag(options: Options, name: str, explanation: str) -> None:
+    """Add an option that is off unless it is given."""
+    options.add_argument(name, action="store_true", help=explanation)
+
+
+def add_value(
+    options: Options, name: str, kind: Callable[[str], Any], metavar: str, explanation: str, *, default: Any = None
+) -> None:
+    """Add an option whose value `kind` reads."""
+    options.add_argument(name, type=kind, default=default, metavar=metavar, help=explanation)
+
+
+def add_choice(
+    options: Options, name: str, choices: Iterable[str], metavar: str, explanation: str, *, default: str | None = None
+) -> None:
+    """Add an option that is one of some words."""
+    options.add_argument(name, choices=choices, default=default, metavar=metavar, help=explanation)
 
 
 def positive(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 
-from ademamix.cli.arguments import Commands, UsageError, file_to_write, small_count
+from ademamix.cli.arguments import Commands, UsageError, add_choice, add_flag, add_value, file_to_write, small_count
 from ademamix.lab.bench import pytorch_steps
 
 DESCRIPTION = """\
@@ -43,37 +43,17 @@ def add(commands: Commands) -> None:
         help="step time and state memory of our paths and of others, as ratios",
         description=DESCRIPTION,
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="tiny tensors, one process: only to check that it works (default: off)"
-    )
-    parser.add_argument(
-        "--only",
-        choices=pytorch_steps.NAMES,
-        metavar="SCENARIO",
-        help=f"one of {', '.join(pytorch_steps.NAMES)} (default: all)",
-    )
-    parser.add_argument(
-        "--lab",
-        action="store_true",
-        help="only the time that the lab's training loop adds to a bare one (default: off)",
-    )
-    parser.add_argument(
-        "--no-peers", action="store_true", help="measure only ours and torch's (default: others as well)"
-    )
-    parser.add_argument(
-        "--peer",
-        choices=pytorch_steps.PEERS,
-        metavar="PACKAGE",
-        help=f"only this one, with what it is compared with: {', '.join(pytorch_steps.PEERS)} (default: all)",
-    )
-    parser.add_argument("--processes", type=small_count, metavar="N", help="fresh processes per scenario (default: 5)")
-    parser.add_argument("--threads", type=small_count, metavar="N", help="threads (default: torch's own choice)")
-    parser.add_argument(
-        "--json",
-        type=file_to_write,
-        metavar="FILE",
-        help="write all figures and the environment to this file (default: none)",
-    )
+    add_flag(parser, "--quick", "tiny tensors, one process: only to check that it works (default: off)")
+    scenarios = f"one of {', '.join(pytorch_steps.NAMES)} (default: all)"
+    add_choice(parser, "--only", pytorch_steps.NAMES, "SCENARIO", scenarios)
+    add_flag(parser, "--lab", "only the time that the lab's training loop adds to a bare one (default: off)")
+    add_flag(parser, "--no-peers", "measure only ours and torch's (default: others as well)")
+    peers = f"only this one, with what it is compared with: {', '.join(pytorch_steps.PEERS)} (default: all)"
+    add_choice(parser, "--peer", pytorch_steps.PEERS, "PACKAGE", peers)
+    add_value(parser, "--processes", small_count, "N", "fresh processes per scenario (default: 5)")
+    add_value(parser, "--threads", small_count, "N", "threads (default: torch's own choice)")
+    explanation = "write all figures and the environment to this file (default: none)"
+    add_value(parser, "--json", file_to_write, "FILE", explanation)
     parser.set_defaults(run=_run)
 
 

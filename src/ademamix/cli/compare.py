@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ademamix.cli import run_options
 from ademamix.cli.arguments import Commands, UsageError, name_and_settings, rates, run_length, seed, writable_folder
-from ademamix.cli.run_options import (
-    add_options_of_several_runs,
-    chosen_optimizer,
-    lab_errors_explained,
-    laboratory,
-    with_options,
-)
 from ademamix.cli.together import EXPLAINED, add_shard
 
 if TYPE_CHECKING:
@@ -90,7 +84,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="search each optimizer's learning rate and beta2 first, see above; without N it is 5 (default: no search)",
     )
-    add_options_of_several_runs(parser)
+    run_options.add_options_of_several_runs(parser)
     add_shard(parser)
     parser.set_defaults(run=_run)
 
@@ -102,9 +96,9 @@ def _run(options: argparse.Namespace) -> int:
 
     width = tables.width_of_output()
     search: Search | None = None
-    with lab_errors_explained():
+    with run_options.lab_errors_explained():
         base, chosen = _chosen_arms(options)
-        lab = laboratory(options)
+        lab = run_options.laboratory(options)
         writable_folder(options.out / "compare")
         if options.tune:
             search = _searched(chosen, lab, options.tune)
@@ -133,12 +127,12 @@ def _chosen_arms(options: argparse.Namespace) -> tuple[Run, list[Run]]:
     from ademamix.lab.comparison.arms import arm_of
     from ademamix.lab.comparison.defaults import DEFAULT
 
-    base = with_options(DEFAULT, options)
+    base = run_options.with_options(DEFAULT, options)
     chosen = []
     for name, settings in options.optimizers:
         length = run_length(str(settings.get("steps", base.steps)), base.steps)
         others = {setting: value for setting, value in settings.items() if setting != "steps"}
-        chosen.append(arm_of(base, chosen_optimizer((name, others), options), length))
+        chosen.append(arm_of(base, run_options.chosen_optimizer((name, others), options), length))
     return base, chosen
 
 

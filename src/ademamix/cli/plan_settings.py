@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ademamix.cli.arguments import UsageError, horizon, positive
+from ademamix.cli.arguments import UsageError, add_choice, add_value, horizon, positive
 from ademamix.lab.report.tables import wrapped
 from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Recommendation, recommend
 from ademamix.schedules import OPEN
@@ -17,20 +17,11 @@ ADAMW_SETTINGS = ("lr", "weight_decay", "clip")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what settings depend on."""
-    parser.add_argument(
-        "--steps",
-        type=horizon,
-        metavar="T",
-        help="recommend settings for so many optimizer steps, or for an open end (default: no settings)",
-    )
-    parser.add_argument(
-        "--batch",
-        type=positive,
-        metavar="TOKENS",
-        help="tokens in a step, for the tokens per parameter (default: none)",
-    )
-    parser.add_argument("--phase", choices=PHASES, default="pretrain", metavar="KIND", help=_one_of(PHASES))
-    parser.add_argument("--schedule", choices=SCHEDULES, default="cosine", metavar="KIND", help=_one_of(SCHEDULES))
+    steps = "recommend settings for so many optimizer steps, or for an open end (default: no settings)"
+    add_value(parser, "--steps", horizon, "T", steps)
+    add_value(parser, "--batch", positive, "TOKENS", "tokens in a step, for the tokens per parameter (default: none)")
+    add_choice(parser, "--phase", PHASES, "KIND", _one_of(PHASES), default="pretrain")
+    add_choice(parser, "--schedule", SCHEDULES, "KIND", _one_of(SCHEDULES), default="cosine")
     parser.add_argument(
         "--from",
         dest="adamw",

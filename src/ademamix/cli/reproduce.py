@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ademamix.cli.arguments import Commands, UsageError, writable_folder
+from ademamix.cli.arguments import Commands, UsageError, add_flag, writable_folder
 from ademamix.cli.run_options import (
     add_execution_options,
     add_processes,
@@ -27,11 +27,11 @@ ALL = "all"
 
 DESCRIPTION = (
     """\
-Run results of the paper: their numbers, their figures, and for each claim of the paper whether it holds here.
+Reproduce results of the paper: their numbers, their figures, and for each claim of the paper whether it holds here.
 
 recipes:
 {recipes}
-  {all:<17} every one of these, and none of those below
+  {all} every one of these, and none of those below
 
 recipes that decide claims of other sources:
 {others}
@@ -77,20 +77,21 @@ class _List(argparse.Action):
 
 def add(commands: Commands) -> None:
     """Describe the command."""
-    listed = "\n".join(f"  {name:<17} {RECIPES[name].summary}" for name in OF_THE_PAPER)
+    width = max(map(len, RECIPES))
+    listed = "\n".join(f"  {name:<{width}} {RECIPES[name].summary}" for name in OF_THE_PAPER)
     others = "\n".join(
-        f"  {name:<17} {recipe.summary} ({recipe.origin})"
+        f"  {name:<{width}} {recipe.summary} ({recipe.origin})"
         for name, recipe in RECIPES.items()
         if name not in OF_THE_PAPER
     )
     parser = commands.add_parser(
         "reproduce",
         help="reproduce results of the paper: their numbers, their figures and their claims",
-        description=DESCRIPTION.format(recipes=listed, all=ALL, others=others),
+        description=DESCRIPTION.format(recipes=listed, all=f"{ALL:<{width}}", others=others),
         epilog=EPILOG,
     )
     parser.add_argument(
-        "recipes", metavar="RECIPE", nargs="+", choices=[*RECIPES, ALL], help=f"some of {', '.join(RECIPES)}, or {ALL}"
+        "recipes", metavar="RECIPE", nargs="+", choices=[*RECIPES, ALL], help=f"some of the above, or {ALL}"
     )
     parser.add_argument(
         "--list",
@@ -99,21 +100,16 @@ def add(commands: Commands) -> None:
         help="list the recipes with their sources and times, and end (default: do not)",
     )
     add_scale(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)",
-    )
-    parser.add_argument(
-        "--changed", action="store_true", help="only recipes that are incomplete or have changed (default: all named)"
-    )
+    ahead = "say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)"
+    add_flag(parser, "--dry-run", ahead)
+    add_flag(parser, "--changed", "only recipes that are incomplete or have changed (default: all named)")
     parser.add_argument(
         "--archive", type=Path, metavar="FOLDER", help="read and write small records of runs, see above (default: none)"
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--no-training",
-        action="store_true",
-        help="show what kept and archived runs give, and train nothing (default: train what is missing)",
+        "show what kept and archived runs give, and train nothing (default: train what is missing)",
     )
     add_processes(parser)
     add_execution_options(parser, threads=1)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ademamix.cli.arguments import (
     Parser,
     UsageError,
+    add_choice,
+    add_value,
     name_and_settings,
     positive,
     rate,
@@ -106,37 +108,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
     run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16 (default: off)")
-    run.add_argument(
-        "--validate-every",
-        type=positive,
-        metavar="N",
-        help="steps between validations (default: a fiftieth of --steps, or more if that would take over a tenth "
-        "of the time)",
-    )
+    seldom = "steps between validations (default: a fiftieth of --steps, more if that would take a tenth of the time)"
+    add_value(run, "--validate-every", positive, "N", seldom)
 
 
 def add_execution_options(parser: argparse.ArgumentParser, *, threads: int) -> None:
     """Add the options that say how to carry a run out."""
     how = parser.add_argument_group("how to carry it out (changes the numbers of a run by rounding at most)")
     how.add_argument("--out", type=Path, default="out", metavar="DIR", help="where results are kept (default: out)")
-    how.add_argument(
-        "--threads", type=small_count, default=threads, metavar="N", help=f"threads per run (default: {threads})"
-    )
+    add_value(how, "--threads", small_count, "N", f"threads per run (default: {threads})", default=threads)
     how.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
-    how.add_argument(
-        "--save-every",
-        type=rate,
-        default=30.0,
-        metavar="SECONDS",
-        help="time between checkpoints; more if they would take over 5%% of the time (default: 30)",
-    )
-    how.add_argument(
-        "--logits-memory",
-        type=rate,
-        default=4.0,
-        metavar="GIB",
-        help="memory for the logits of a batch; a larger batch is processed in parts (default: 4)",
-    )
+    often = "time between checkpoints; more if they would take over 5%% of the time (default: 30)"
+    add_value(how, "--save-every", rate, "SECONDS", often, default=30.0)
+    memory = "memory for the logits of a batch; a larger batch is processed in parts (default: 4)"
+    add_value(how, "--logits-memory", rate, "GIB", memory, default=4.0)
     how.add_argument("--wandb", metavar="PROJECT", help="record to Weights & Biases as well (default: off)")
 
 
@@ -150,30 +135,19 @@ def add_options_of_several_runs(parser: Parser) -> None:
 
 def add_scale(parser: argparse.ArgumentParser) -> None:
     """Add the scale of recipes."""
-    parser.add_argument(
-        "--scale",
-        choices=SCALES,
-        default="laptop",
-        metavar="SCALE",
-        help="how large: smoke, laptop or paper (default: laptop)",
-    )
+    explanation = "how large: smoke, laptop or paper (default: laptop)"
+    add_choice(parser, "--scale", SCALES, "SCALE", explanation, default="laptop")
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
     """Add how many runs are carried out at a time, and where."""
-    parser.add_argument(
-        "--processes",
-        type=small_count,
-        metavar="N",
-        help="runs at a time (default: 2, or one for each GPU; with --ray as many as the nodes have room for)",
+    at_a_time = "runs at a time (default: 2, or one for each GPU; with --ray as many as the nodes have room for)"
+    add_value(parser, "--processes", small_count, "N", at_a_time)
+    nodes = (
+        "carry runs out on the nodes of a Ray cluster: its HOST:PORT, or auto. All nodes share DIR, under the "
+        "same path; a run takes --threads cores and, with --device cuda, a GPU (default: on this machine)"
     )
-    parser.add_argument(
-        "--ray",
-        type=ray_address,
-        metavar="ADDRESS",
-        help="carry runs out on the nodes of a Ray cluster: its HOST:PORT, or auto. All nodes share DIR, under the "
-        "same path; a run takes --threads cores and, with --device cuda, a GPU (default: on this machine)",
-    )
+    add_value(parser, "--ray", ray_address, "ADDRESS", nodes)
 
 
 def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -> Options:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from ademamix.checkpoints.errors import disk_error
 from ademamix.lab.config import Run, read
 from ademamix.lab.runs import checkpoints
 from ademamix.lab.runs.atomic import PART, to_disk, write_atomically
@@ -207,9 +208,7 @@ class RunFolder:
         try:
             yield
         except (OSError, RuntimeError) as error:
-            # when a write fails, torch.save raises a RuntimeError while it handles the OSError
-            cause = error if isinstance(error, OSError) else error.__context__
-            if not isinstance(cause, OSError):
+            if (cause := disk_error(error)) is None:
                 raise
             raise RunError(
                 f"cannot {deed} the folder {str(self.path)!r}: {cause.strerror or cause}. Everything saved before is "
