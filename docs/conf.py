@@ -13,7 +13,10 @@ project = "ademamix"
 author = "the developers of ademamix"
 release = ademamix.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "plain_attributes", "site_files"]
+extensions = [
+    *("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"),
+    *("mathml", "plain_attributes", "recipe_table", "site_files"),
+]
 exclude_patterns = ["report"]
 default_role = "code"  # single backticks in docstrings
 highlight_language = "text"  # of blocks that state none: commands and their output

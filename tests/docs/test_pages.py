@@ -13,7 +13,6 @@ import pytest
 from transformers.training_args import OptimizerNames
 
 from ademamix import half_life, recommend
-from ademamix.lab.recipes import RECIPES
 from ademamix.published import RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
 from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
@@ -109,12 +108,6 @@ def test_precision() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "precision.json").read_text())["parts"]
     rows = [[name, f"{part['theta']:.1e}", f"{part['slow']:.1e}"] for name, part in measured.items()]
     assert table("precision.md", "How far from exact") == rows
-
-
-def test_recipes() -> None:
-    assert table("recipes.md", "The recipes") == [
-        [f"`{name}`", recipe.summary, recipe.origin, recipe.laptop] for name, recipe in RECIPES.items()
-    ]
 
 
 def test_figures_are_up_to_date(tmp_path: Path) -> None:

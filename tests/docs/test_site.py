@@ -6,6 +6,7 @@ import functools
 import inspect
 import pkgutil
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from sphinx.util.inventory import InventoryFile
 
 import ademamix
 import ademamix.optax
+from ademamix.lab.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src", "object": "data"}
@@ -101,6 +103,14 @@ def test_images_have_a_text(site: Path) -> None:
     images = [image for page in pages(site) for image in read(page).images]
     assert len(images) >= 6
     assert [image["src"] for image in images if not image.get("alt")] == []
+
+
+def test_every_recipe_is_in_the_table(site: Path) -> None:
+    page = unescape((site / "recipes.html").read_text()).replace("’", "'")
+    rows = [re.findall(r"<p>(.*?)</p>", row) for row in re.findall(r"<tr.*?</tr>", page, flags=re.DOTALL)]
+    cells = [[re.sub(r"<[^>]+>", "", cell) for cell in row] for row in rows]
+    expected = [[name, recipe.summary, recipe.origin, recipe.laptop] for name, recipe in RECIPES.items()]
+    assert [row for row in cells if row and row[0] in RECIPES] == expected
 
 
 def test_formulas_are_drawn_by_the_browser(site: Path) -> None:

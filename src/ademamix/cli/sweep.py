@@ -26,7 +26,7 @@ SUMMARY = "try many settings of an optimizer: a grid or an adaptive search, on a
 INTRODUCTION = """\
 Try many settings of an optimizer, each with a full run, and show which are best and which of them matter.
 
-What to try is said for each setting, as a list or as a range:
+Give each setting a list of values or a range:
   alpha=2,4,8            these values
   lr=1e-3..16e-3         anything between: lr by its logarithm, beta1 to beta3 by that of 1 - beta, others evenly
   lr=1e-3..16e-3:5       five values, spread in the same way: 0.001, 0.002, 0.004, 0.008 and 0.016

@@ -14,7 +14,7 @@ GROWTH = 2.0
 EARLY_SHARE = 0.1
 """Of the run; or as long as the slow average fills, if that is longer."""
 DOMINANT = 2.0
-"""How many times as large as m1 alpha m2 is, if it decides the update. In healthy runs of ours it stayed below 0.6."""
+"""The ratio of alpha m2 to m1 above which the slow average decides the update; below 0.6 in healthy runs of ours."""
 ALIGNED = 0.2
 """A cosine between m1 and m2 above this means that the slow average agrees with recent gradients."""
 IDLE = 30.0
