@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import pytest
 import torch
 
 from ademamix import AdEMAMix, published, recommend
+from ademamix.lab.recipes.horizon_rule import LENGTHS, SHARES
 from ademamix.published import APERTUS_SFT, EPFL, LOG_TIME, PAPER
+from ademamix.recommendation import OTHER_SHARES, SHORTEST_RUN, WEIGHT_DECAY
+from ademamix.schedules import HORIZON_FRACTION
 
 # Where a recommendation is not what a run had, and why.
 DIFFERENT = {
@@ -28,9 +32,11 @@ DIFFERENT = {
     (LOG_TIME, 45_700_000, "alpha"): "T^0.15 is between the paper's 4 and 10, as ours is",
     (LOG_TIME, 2_620_000_000, "alpha"): "the same; ours is the paper's at 1.3B",
     (LOG_TIME, 2_620_000_000, "clip"): "all models of the ladder were clipped alike",
+    (LOG_TIME, 45_700_000, "weight_decay"): "4/(lr T) for AdamW and AdEMAMix, each with its own learning rate",
+    (LOG_TIME, 2_620_000_000, "weight_decay"): "the same",
 }
 DIFFERENT_AFTER_A_SWITCH = {(PAPER, 1_300_000_000, "alpha"): "the default is the paper's at 110M"}
-SHARES = (0.0038, 0.125)  # of a run that the slow averages of published runs remember
+REMEMBERED = (0.0038, 0.125)  # of a run that the slow averages of published runs remember
 
 
 @pytest.mark.parametrize("total_steps", [1, 10, 5_000, 10**7, "open"])
@@ -45,9 +51,9 @@ def test_recommendations_construct_without_a_warning(total_steps):
     assert [reason.setting for reason in plan.reasons] == ["beta3", "alpha", "warm-ups", "lr", "clip", "weight_decay"]
 
 
-@pytest.mark.parametrize("total_steps", [0, -1, 2.5, None, math.inf])
+@pytest.mark.parametrize("total_steps", [0, -1, 2.5, None, math.inf, True, "long", 2**53 + 1])
 def test_a_horizon_is_needed(total_steps):
-    with pytest.raises(ValueError, match="total_steps must be an integer >= 1"):
+    with pytest.raises(ValueError, match=r"^total_steps must be an integer from 1 to [\d,]+ or 'open', got "):
         recommend(total_steps)
 
 
@@ -55,7 +61,9 @@ def test_a_horizon_is_needed(total_steps):
     ("settings", "message"),
     [
         ({"phase": "sft"}, "phase must be one of pretrain, finetune, got 'sft'"),
-        ({"schedule": "linear"}, "schedule must be one of cosine, wsd, constant, got 'linear'"),
+        ({"schedule": "step"}, "schedule must be one of cosine, linear, wsd, constant, got 'step'"),
+        ({"betas": (0.9, 0.999, 0.9999)}, r"betas must be \(beta1, beta2\), got .*: beta3 is recommended"),
+        ({"betas": (0.9, 1.0)}, r"beta2 must be a number in \[0, 1\), got 1.0"),
         ({"parameters": 0}, "parameters must be a number >= 1 or None, got 0"),
     ],
 )
@@ -64,10 +72,37 @@ def test_bad_input_is_named(settings, message):
         recommend(1000, **settings)
 
 
-def test_short_runs_stay_with_adamw():
-    assert not recommend(999).pays
-    assert recommend(1000).pays
+def test_runs_shorter_than_those_of_the_study_stay_with_adamw():
+    assert min(LENGTHS["laptop"]) == SHORTEST_RUN
+    assert not recommend(SHORTEST_RUN - 1).pays
+    assert recommend(SHORTEST_RUN).pays
     assert recommend("open").pays
+
+
+def test_reasons_cite_the_study():
+    less, rule, more = SHARES
+    assert re.findall(r"([\d.]+)%", OTHER_SHARES) == [f"{100 * share:g}" for share in (rule, more, less)]
+    beta3, alpha, _, lr, *_ = recommend(10_000).reasons
+    assert f"{HORIZON_FRACTION:.0%} of the run" in beta3.why
+    for reason in (beta3, alpha, lr):
+        assert published.OURS in reason.source
+
+
+def test_linear_is_as_cosine_and_wsd_halves_a_rate_of_a_cosine():
+    for steps, parameters in ((1000, None), (100_000, 8 * 10**9), ("open", None)):
+        linear, cosine, wsd = (
+            recommend(steps, parameters=parameters, schedule=schedule) for schedule in ("linear", "cosine", "wsd")
+        )
+        assert linear == cosine
+        assert "halve it once more" in wsd.reasons[3].why
+        assert "second hand" in wsd.reasons[3].source
+
+
+def test_beta1_and_beta2_stay_those_of_adamw():
+    plan = recommend(300, betas=(0.95, 0.98))
+    assert plan.betas == (0.95, 0.98, 0.95)
+    assert "no more than m1" in plan.reasons[0].why
+    assert recommend(10_000, betas=(0.95, 0.98)).betas == (0.95, 0.98, 0.9975)
 
 
 def name_of(run):
@@ -83,12 +118,12 @@ def test_published_runs_are_within_what_is_recommended(run):
             steps,
             parameters=run.parameters,
             phase=run.phase,
-            schedule={"linear": "cosine"}.get(run.schedule, run.schedule),
+            schedule=run.schedule,
         )
         least, most = run.beta3
         if not least <= plan.betas[2] <= most:
             differences.add("beta3")
-        assert SHARES[0] <= 1 / (1 - plan.betas[2]) / steps <= SHARES[1]
+        assert REMEMBERED[0] <= 1 / (1 - plan.betas[2]) / steps <= REMEMBERED[1]
         if not run.alpha[0] <= plan.alpha <= run.alpha[1]:
             differences.add("alpha")
         assert plan.alpha_warmup == (run.warmup or steps)
@@ -96,6 +131,9 @@ def test_published_runs_are_within_what_is_recommended(run):
             differences.add("clip")
         if run.adamw_lr is not None and not 0.8 <= run.lr / run.adamw_lr / plan.lr_factor <= 1.25:
             differences.add("lr")
+        if run.weight_decay is not None and run.weight_decay != WEIGHT_DECAY:
+            differences.add("weight_decay")
+        assert (f"{WEIGHT_DECAY:g} in most" in plan.reasons[5].why) == (run.phase == "pretrain")
     assert {(run.source, run.parameters, name) for name in differences} == {
         key for key in DIFFERENT if key[:2] == (run.source, run.parameters)
     }
@@ -103,9 +141,9 @@ def test_published_runs_are_within_what_is_recommended(run):
 
 @pytest.mark.parametrize("run", [run for run in published.RUNS if run.phase == "switch"], ids=name_of)
 def test_published_switches_are_what_a_switch_does(run):
-    adamw = torch.optim.AdamW([torch.ones(2, requires_grad=True)], lr=run.lr)
+    adamw = torch.optim.AdamW([torch.ones(2, requires_grad=True)], lr=run.lr, weight_decay=run.weight_decay)
     group = AdEMAMix.from_adamw(adamw, total_steps=run.steps[0]).param_groups[0]
-    assert (group["lr"], group["betas"][2]) == (run.lr, run.beta3[0])
+    assert (group["lr"], group["betas"][2], group["weight_decay"]) == (run.lr, run.beta3[0], run.weight_decay)
     assert group["alpha_warmup"] == group["beta3_warmup"] == run.warmup
     differs = {(run.source, run.parameters, "alpha")} if group["alpha"] not in run.alpha else set()
     assert differs == {key for key in DIFFERENT_AFTER_A_SWITCH if key[:2] == (run.source, run.parameters)}

@@ -11,10 +11,19 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from ademamix import published, recommend, schedules
+from ademamix import recommend, schedules
 from ademamix.hyperparameters import BETAS
 from ademamix.lab.recipes.formulas import rosenbrock, steep_and_flat
-from ademamix.recommendation import CLIPS_TIGHTLY, LARGE_MODEL, LONG_RUN, PHASES, SCHEDULES, SHORTEST_RUN
+from ademamix.recommendation import (
+    CLIPS_TIGHTLY,
+    DECAYING,
+    LARGE_MODEL,
+    LONG_RUN,
+    OTHER_SHARES,
+    PHASES,
+    SCHEDULES,
+    SHORTEST_RUN,
+)
 
 LENGTHS, SIZES = (LONG_RUN,), (CLIPS_TIGHTLY, LARGE_MODEL)  # where recommendations change
 
@@ -43,12 +52,14 @@ def settings() -> dict[str, Any]:
         "horizonFraction": schedules.HORIZON_FRACTION,
         "paperBeta3": schedules.PAPER_BETA3,
         "openWarmup": schedules.open_warmup(0.0),  # in units of 1/(1 - beta3)
+        "otherShares": OTHER_SHARES,
+        "decaying": DECAYING,
         "shortestRun": SHORTEST_RUN,
         "lengths": LENGTHS,
         "sizes": SIZES,
         "sources": {
             "paperBeta3": recommend("open").reasons[0].source,
-            "ours": published.OURS,
+            "shortest": recommend(1).reasons[0].source,
             "rule": recommend(1000).reasons[0].source,
         },
         "warmupSpansTheRun": {"why": spanning.why, "source": spanning.source},

@@ -33,7 +33,7 @@ EPFL = "EPFL, epfml/llm-optimizer-benchmark"
 APERTUS = "Apertus, swiss-ai/pretrain-code"
 APERTUS_SFT = "Apertus, swiss-ai/posttraining"
 LOG_TIME = "arXiv 2602.05298"
-OURS = "our byte language models, docs/lab.md"
+OURS = "our study: docs/settings.md, ademamix reproduce horizon-rule"
 
 Range = float | tuple[float, float]
 
@@ -76,9 +76,11 @@ RUNS = (
     _run(LOG_TIME, 45.7e6, 13_950, 1.6e-3, 0.99943, 4.18, clip=0.5, weight_decay=0.18, adamw_lr=3.8e-3),
     _run(LOG_TIME, 2.62e9, 798_600, 8.7e-5, 0.99999, 7.68, clip=0.5, weight_decay=0.058, adamw_lr=1.9e-4),
 )
-"""The lengths of the paper's 330M runs are not stated; those of its 110M runs stand here.
+"""The paper does not state the length of its 330M runs; that of its shortest 110M runs stands in for it.
 
-The authors' code is an example for any model; here it has the size of their 110M runs. A "switch" is from AdamW in
-mid-run, with AdamW's learning rate. The rows of arXiv 2602.05298 are the ends of its ladder of models, as its code
+A "switch" is from AdamW in mid-run, with AdamW's other settings. The paper states no length there either: those of the
+shortest runs of each size stand in for them, although it has a 110M switch at step 300,000. The authors' code is an
+example for any model; here it has the size of their 110M runs. Fine-tuning of Apertus 8B, with a learning rate of 5e-6,
+is left out: its length is not known. The rows of arXiv 2602.05298 are the ends of its ladder of models, as its code
 computes them for batches of 65,536 tokens: beta3 = 1 - 8/T, alpha = T^0.15 and weight decay 4/(lr T).
 """

@@ -45,15 +45,56 @@ def test_the_calls_have_the_settings(arguments, capsys):
 
 def test_the_text_has_each_reason_with_its_source(capsys):
     text = " ".join(said(capsys, "--steps", "48000", "--params", "720M", "--batch", "1000000").split())
-    assert text.startswith("Settings for 48,000 steps 66.7 tokens per parameter.")
+    assert text.startswith("Settings for 48,000 steps 48,000,000,000 tokens, 66.7 per parameter.")
     for reason in recommend(48_000, parameters=720_000_000).reasons:
         assert str(reason) in text
     assert "720,000,000 parameters on 1 device" in text
 
 
 def test_short_runs_are_told_to_stay_with_adamw(capsys):
-    assert "Stay with AdamW" in said(capsys, "--steps", "999")
-    assert "Stay with AdamW" not in said(capsys, "--steps", "1000")
+    assert "not tried AdEMAMix in runs of fewer than 500 steps" in said(capsys, "--steps", "499")
+    assert "Stay with AdamW" not in said(capsys, "--steps", "500")
+
+
+def settings(capsys, *arguments):
+    return json.loads(said(capsys, *arguments, "--json"))["settings"]
+
+
+@pytest.mark.parametrize(("size", "ours"), [("110M", 0.5), ("1B", 0.1), (None, None)])
+def test_a_stated_clip_wins_and_ours_is_mentioned(size, ours, capsys):
+    length = ["--steps", "256k", *(["--params", size] if size else [])]
+    found = settings(capsys, *length, "--from", "clip=0.75,lr=1e-3")
+    assert found["clip"] == 0.75
+    assert "max_grad_norm=0.75," in found["calls"]["Hugging Face"]
+    (reason,) = [reason for reason in found["reasons"] if reason["setting"] == "clip"]
+    assert reason["value"] == "0.75"
+    assert ours is None or f"AdamW's, as stated; {ours:g} is recommended: in most published runs" in reason["why"]
+
+
+def test_betas_of_adamw_are_kept_in_all_calls(capsys):
+    found = settings(capsys, "--steps", "10k", "--from", "beta2=0.95,lr=1e-3,weight_decay=0.1")
+    assert found["betas"] == [0.9, 0.95, 0.9975]
+    assert "betas=(0.9, 0.95)," in found["calls"]["PyTorch"]
+    assert "b1=0.9, b2=0.95," in found["calls"]["Optax"]
+    assert "adam_beta1=0.9, adam_beta2=0.95," in found["calls"]["Hugging Face"]
+    scope = {"AdEMAMix": AdEMAMix, "ademamix": ademamix, "model": torch.nn.Linear(1, 1)}
+    assert eval(found["calls"]["PyTorch"], scope).param_groups[0]["betas"] == (0.9, 0.95, 0.9975)
+    assert isinstance(eval(found["calls"]["Optax"], scope), optax.GradientTransformation)
+    assert settings(capsys, "--steps", "300", "--from", "beta1=0.95")["betas"] == [0.95, 0.999, 0.95]
+
+
+def test_tokens_are_in_the_data(capsys):
+    assert "tokens" not in settings(capsys, "--steps", "1k")
+    alone = settings(capsys, "--steps", "1.5M", "--batch", "2k")
+    assert (alone["total_steps"], alone["tokens"]) == (1_500_000, 3 * 10**9)
+    assert "tokens_per_parameter" not in alone
+    assert settings(capsys, "--steps", "1.5M", "--batch", "2k", "--params", "1.5B")["tokens_per_parameter"] == 2
+    assert "3,000,000,000 tokens." in said(capsys, "--steps", "1.5M", "--batch", "2k")
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1M", 10**6), ("1.5M", 1_500_000), ("2.5k", 2500), ("700", 700)])
+def test_lengths_have_units(text, steps, capsys):
+    assert settings(capsys, "--steps", text, "--schedule", "linear")["total_steps"] == steps
 
 
 @pytest.mark.parametrize(
@@ -63,10 +104,24 @@ def test_short_runs_are_told_to_stay_with_adamw(capsys):
         (["--params", "1B", "--phase", "finetune"], "need the length of the run: add --steps"),
         (["--steps", "1000", "--devices", "8"], "need the size of the model: add --params"),
         (["--steps", "9" * 400], "must be at most 9,007,199,254,740,992"),
-        (["--steps", "0"], "argument --steps"),
-        (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "such as lr=1e-3,weight_decay=0.1,clip=1, got 'beta9=1'"),
-        (["--steps", "10", "--from", "lr=nan"], "got 'lr=nan'"),
-        (["--steps", "10", "--schedule", "linear"], "argument --schedule"),
+        (["--steps", "10", "--params", "1B", "--batch", "9" * 400], "must be at most 9,007,199,254,740,992"),
+        (["--params", "1B", "--devices", "9" * 400], "must be at most 9,007,199,254,740,992"),
+        *(
+            (
+                ["--steps", text],
+                f"argument --steps: must be a whole number of at least 1, got '{text}' (try 500, 10k or",
+            )
+            for text in ("0", "1.5", "0.0001k", "1e6", "2m", "1B", "M", "1.2.3M", "²", "")
+        ),
+        (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "lr, beta1, beta2, weight_decay, clip, got 'beta9=1'"),
+        (["--steps", "10", "--from", "lr"], "lr, beta1, beta2, weight_decay, clip, got 'lr'"),
+        (["--steps", "10", "--from", "lr=nan"], "lr must be a number above 0, got 'nan'"),
+        (["--steps", "10", "--from", "lr=0"], "lr must be a number above 0, got '0'"),
+        (["--steps", "10", "--from", "clip=-1"], "clip must be a number of at least 0, got '-1'"),
+        (["--steps", "10", "--from", "beta2=1"], "beta2 must be a number of at least 0 and below 1, got '1'"),
+        (["--steps", "10", "--from", "lr=1, lr=2"], "lr is given twice in 'lr=1, lr=2'"),
+        (["--steps", "10", "--schedule", "step"], "argument --schedule"),
+        (["--steps", "open", "--batch", "8"], "which --steps open does not tell"),
     ],
 )
 def test_bad_input_is_named(arguments, message, capsys):

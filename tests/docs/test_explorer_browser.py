@@ -134,8 +134,8 @@ def test_the_form_of_the_calculator(opened: Page) -> None:
     calls = as_json(plan, {"lr": 1e-3, "weight_decay": 0.1})["calls"]
     assert opened.locator("[data-call]").all_text_contents() == list(calls.values())
     expect(opened.get_by_text("Stay with AdamW")).to_be_hidden()
-    opened.get_by_label("Optimizer steps").fill("500")
-    expect(opened.get_by_text("Stay with AdamW")).to_be_visible()
+    opened.get_by_label("Optimizer steps").fill(str(SHORTEST_RUN - 1))
+    expect(opened.get_by_text(f"not tried AdEMAMix in runs of fewer than {SHORTEST_RUN:,} steps")).to_be_visible()
     opened.get_by_label("the end is open").check()
     expect(opened.locator("[data-call=PyTorch]")).to_contain_text("total_steps='open'")
     expect(opened.get_by_label("Optimizer steps")).to_be_disabled()
@@ -148,8 +148,9 @@ def test_the_form_of_the_calculator(opened: Page) -> None:
         ("Optimizer steps", "0", "Steps must be a whole number of at least 1"),
         ("Optimizer steps", "", "Steps must be a whole number of at least 1"),
         ("Parameters, if known", "-5", "Parameters must be a whole number of at least 1"),
-        ("Learning rate of your AdamW", "fast", "AdamW's learning rate must be a number"),
-        ("Its weight decay", "-1", "AdamW's weight decay must be a number"),
+        ("Learning rate of your AdamW", "fast", "AdamW's learning rate must be a number above 0"),
+        ("Learning rate of your AdamW", "0", "AdamW's learning rate must be a number above 0"),
+        ("Its weight decay", "-1", "AdamW's weight decay must be a number of at least 0"),
     ],
 )
 def test_mistakes_are_named(opened: Page, label: str, text: str, sentence: str) -> None:

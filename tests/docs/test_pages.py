@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import optax
@@ -13,6 +14,7 @@ import pytest
 from transformers.training_args import OptimizerNames
 
 from ademamix import half_life, recommend
+from ademamix.lab.recipes.horizon_rule import SHARES
 from ademamix.published import RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
 from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
@@ -82,7 +84,7 @@ def test_the_rule_is_that_of_the_code(page: str) -> None:
     stated = re.findall(r"1/\(([\d.]+) T\)", text)
     assert stated
     assert set(stated) == {f"{HORIZON_FRACTION:g}"}
-    assert set(re.findall(r"(\d+)% of\s+the run", text)) <= {f"{HORIZON_FRACTION * 100:g}"}
+    assert set(re.findall(r"([\d.]+)% of\s+the run", text)) <= {f"{share * 100:g}" for share in SHARES}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,16 @@ def test_the_rule_is_that_of_the_code(page: str) -> None:
 )
 def test_the_shortest_run_is_that_of_the_code(page: str, words: str) -> None:
     assert f"{words} {SHORTEST_RUN:,} steps" in text_of(page)
+
+
+def test_the_learning_rate_cites_the_study() -> None:
+    section = text_of("settings.md").split("\n## The horizon study\n")[1].split("\n## ")[0]
+    rates = re.findall(r"^\| [\d,]+ \| ([\d.]+) \| ([\d.]+) \|", section, flags=re.MULTILINE)
+    found = Counter(float(ademamix) / float(adamw) for adamw, ademamix in rates)
+    assert found.total() == 16
+    half, others = found.pop(0.5), ", ".join(f"{factor:g} in {found[factor]}" for factor in (0.25, 0.125))
+    stated = f"0.5 in {half} of 16 searches with a small model, {others} and 1 in {found[1.0]}"
+    assert stated in str(recommend(10_000).reasons)
 
 
 def test_settings_in_short() -> None:

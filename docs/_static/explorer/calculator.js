@@ -4,11 +4,11 @@
   const find = (id) => document.getElementById(id);
 
   /** Read an optional number of AdamW: null if the field is empty, NaN if it makes no sense. */
-  function optional(id) {
+  function optional(id, least) {
     const text = find(id).value.trim();
     if (text === "") return null;
     const number = Number(text);
-    return number >= 0 && number < Infinity ? number : NaN;
+    return number >= least && number < Infinity ? number : NaN;
   }
 
   function input() {
@@ -16,16 +16,16 @@
     return {
       steps: find("open-end").checked ? "open" : ademamix.count(find("steps").value),
       parameters: parameters === "" ? null : ademamix.count(parameters),
-      lr: optional("adamw-lr"),
-      weightDecay: optional("adamw-decay"),
+      lr: optional("adamw-lr", Number.MIN_VALUE),
+      weightDecay: optional("adamw-decay", 0),
     };
   }
 
   const MISTAKES = {
     steps: "Steps must be a whole number of at least 1, such as 10000 or 256k.",
     parameters: "Parameters must be a whole number of at least 1, such as 110M or 8B, or empty.",
-    lr: "AdamW's learning rate must be a number, such as 1e-3, or empty.",
-    weightDecay: "AdamW's weight decay must be a number, such as 0.1, or empty.",
+    lr: "AdamW's learning rate must be a number above 0, such as 1e-3, or empty.",
+    weightDecay: "AdamW's weight decay must be a number of at least 0, such as 0.1, or empty.",
   };
   const FIELDS = { steps: "steps", parameters: "parameters", lr: "adamw-lr", weightDecay: "adamw-decay" };
 
@@ -60,7 +60,7 @@
   }
 
   const shortest = ademamix.data.settings.shortestRun.toLocaleString("en-US");
-  find("too-short").textContent = `Stay with AdamW: we have no evidence that AdEMAMix pays in runs of fewer than ${shortest} steps.`;
+  find("too-short").textContent = `Stay with AdamW: we have not tried AdEMAMix in runs of fewer than ${shortest} steps.`;
   find("calculator").addEventListener("input", show);
   find("calculator").addEventListener("submit", (event) => event.preventDefault());
   show();

@@ -32,11 +32,11 @@
       return { ...row, why: `${row.why}, as in all long runs of the paper`, source: data.sources.paperBeta3 };
     }
     if (beta3 === data.betas[0]) {
-      const why = `${row.why}, no more than m1: the run is too short for a slow average`;
-      return { ...row, why, source: data.sources.ours };
+      const why = `${row.why}, no more than m1: too short a run, or too large a beta1, for a slow average`;
+      return { ...row, why, source: data.sources.shortest };
     }
     const share = `${rounded(data.horizonFraction * 100)}% of the run`;
-    const why = `${row.why}, ${share}, half-life ${grouped(ademamix.halfLife(beta3))} steps`;
+    const why = `${row.why}, ${share}, half-life ${grouped(ademamix.halfLife(beta3))} steps; ${data.otherShares}`;
     return { ...row, why, source: data.sources.rule };
   }
 
@@ -57,7 +57,7 @@
     const longest = rounded(data.openWarmup / (1 - beta3));
     let warmup = steps;
     if (steps === "open") warmup = longest;
-    else if (schedule !== "cosine") warmup = Math.min(steps, longest);
+    else if (!data.decaying.includes(schedule)) warmup = Math.min(steps, longest);
     const [whyAlpha, ...others] = chosen.reasons;
     return {
       steps,

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +21,8 @@ Options: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of its
 
 MOST = 1000
 """The largest :func:`small_count`; the learning rates of a search that wide are still numbers that a float holds."""
+
+UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 FEWEST_RATES = 3  # of a search: the best of fewer has no neighbour on each side
 
@@ -77,25 +80,38 @@ def add_choice(
     options.add_argument(name, choices=choices, default=default, metavar=metavar, help=explanation)
 
 
+def whole(text: str, units: str) -> int:
+    """Read a whole number that may have one of these units; 0 if the text is none.
+
+    >>> whole("10k", "kM"), whole("1.5M", "kM"), whole("70B", "kM"), whole("1.5", "kM")
+    (10000, 1500000, 0, 0)
+    """
+    found = re.fullmatch(rf"(\d+\.?\d*|\.\d+)([{units}]?)", text)
+    number = Fraction(found[1]) * UNITS.get(found[2], 1) if found else Fraction(0)
+    return int(number) if number.denominator == 1 else 0
+
+
 def positive(text: str) -> int:
-    """Read a whole number of at least 1; 10k is 10000."""
-    number = text.removesuffix("k") + "000" if text.endswith("k") else text
-    if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(number)
+    """Read a whole number of at least 1; 10k is 10000, and 1.5M is 1500000."""
+    if (number := whole(text, "kM")) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r} (try 500, 10k or 1.5M)")
+    return number
+
+
+def count(text: str) -> int:
+    """Read a whole number of at least 1 that a float holds."""
+    if (number := positive(text)) > LAST_STEP:
+        raise argparse.ArgumentTypeError(f"must be at most {LAST_STEP:,}, got {text[:40]}")
+    return number
 
 
 def horizon(text: str) -> int | str:
     """Read the length of a run.
 
-    >>> horizon("10k"), horizon("open")
-    (10000, 'open')
+    >>> horizon("10k"), horizon("1.5M"), horizon("open")
+    (10000, 1500000, 'open')
     """
-    if text == OPEN:
-        return OPEN
-    if (steps := positive(text)) > LAST_STEP:
-        raise argparse.ArgumentTypeError(f"must be at most {LAST_STEP:,}, got {text[:40]}")
-    return steps
+    return OPEN if text == OPEN else count(text)
 
 
 def steps_or_zero(text: str) -> int:

@@ -9,12 +9,11 @@ from typing import Any
 
 from ademamix import memory_plan
 from ademamix.cli import plan_settings
-from ademamix.cli.arguments import Commands, positive
+from ademamix.cli.arguments import UNITS, Commands, count, whole
 from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
 from ademamix.memory_plan import PRECISIONS, SHARDINGS, STATE_FORMATS, DevicePlan
 
-SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-MOST_DIGITS = 15  # that a float holds
+MOST_CHARACTERS = 16
 
 
 def _listed(choices: dict[str, str]) -> str:
@@ -39,6 +38,7 @@ precisions:
 
 examples:
   ademamix plan --steps 10000
+  ademamix plan --steps 1.5M --params 1.3B --batch 131072 --schedule linear
   ademamix plan --steps 250000 --params 1.3B --devices 64 --from lr=5e-4,weight_decay=0.1
   ademamix plan --steps open --schedule wsd
   ademamix plan --params 70B --devices 1024
@@ -58,7 +58,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help="parameters of the model, such as 124M or 70B (default: 1.3B, or none with --steps)",
     )
-    parser.add_argument("--devices", type=positive, default=1, metavar="N", help="devices in all (default: 1)")
+    parser.add_argument("--devices", type=count, default=1, metavar="N", help="devices in all (default: 1)")
     parser.add_argument(
         "--shard", choices=SHARDINGS, default="fsdp", metavar="KIND", help="what devices share (default: fsdp)"
     )
@@ -76,10 +76,7 @@ def parameters(text: str) -> int:
     >>> parameters("70B"), parameters("1.3B"), parameters("124M"), parameters("5000")
     (70000000000, 1300000000, 124000000, 5000)
     """
-    unit = SUFFIXES.get(text[-1:], 1)
-    digits = text[:-1] if unit > 1 else text
-    is_number = digits.replace(".", "", 1 if unit > 1 else 0).isdecimal() and len(digits) <= MOST_DIGITS
-    number = round(float(digits) * unit) if is_number else 0
+    number = whole(text, "".join(UNITS)) if len(text) <= MOST_CHARACTERS else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be a number of parameters such as 124M, 1.3B or 70B, got {text!r}")
     return number
@@ -93,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     data: dict[str, Any] = {}
     if options.steps is not None:
         recommended = plan_settings.recommended(options)
-        data["settings"] = plan_settings.as_json(recommended, options.adamw)
+        data["settings"] = plan_settings.as_json(recommended, options.adamw) | plan_settings.tokens(options)
         text.append(plan_settings.as_text(recommended, options, width_of_output()))
     if options.params is not None:
         _add_devices(options, text, data)

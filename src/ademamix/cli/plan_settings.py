@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from ademamix.cli.arguments import UsageError, add_choice, add_value, horizon, positive
+from ademamix.cli.arguments import UsageError, add_choice, add_value, beta, count, horizon, rate, rate_or_zero
+from ademamix.hyperparameters import BETAS
 from ademamix.lab.report.tables import wrapped
-from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Recommendation, recommend
+from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Reason, Recommendation, recommend
 from ademamix.schedules import OPEN
 
-ADAMW_SETTINGS = ("lr", "weight_decay", "clip")
+ADAMW_SETTINGS = {"lr": rate, "beta1": beta, "beta2": beta, "weight_decay": rate_or_zero, "clip": rate_or_zero}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what settings depend on."""
     steps = "recommend settings for so many optimizer steps, or for an open end (default: no settings)"
     add_value(parser, "--steps", horizon, "T", steps)
-    add_value(parser, "--batch", positive, "TOKENS", "tokens in a step, for the tokens per parameter (default: none)")
+    add_value(parser, "--batch", count, "TOKENS", "tokens in a step, for those of the run (default: none)")
     add_choice(parser, "--phase", PHASES, "KIND", _one_of(PHASES), default="pretrain")
     add_choice(parser, "--schedule", SCHEDULES, "KIND", _one_of(SCHEDULES), default="cosine")
     parser.add_argument(
@@ -28,13 +29,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_adamw,
         default={},
         metavar="SETTINGS",
-        help="a tuned AdamW, such as lr=1e-3,weight_decay=0.1,clip=1 (default: unknown)",
+        help="a tuned AdamW, such as lr=1e-3,beta2=0.95,weight_decay=0.1,clip=1 (default: unknown)",
     )
 
 
 def recommended(options: argparse.Namespace) -> Recommendation:
     """Return the settings for what the options say."""
-    return recommend(options.steps, parameters=options.params, phase=options.phase, schedule=options.schedule)
+    betas = (options.adamw.get("beta1", BETAS[0]), options.adamw.get("beta2", BETAS[1]))
+    plan = recommend(
+        options.steps, parameters=options.params, phase=options.phase, schedule=options.schedule, betas=betas
+    )
+    return _clipped_as_stated(plan, options.adamw["clip"]) if "clip" in options.adamw else plan
+
+
+def _clipped_as_stated(plan: Recommendation, clip: float) -> Recommendation:
+    """Return the settings with AdamW's clip, which is the user's choice; its reason has ours."""
+    if clip == plan.clip:
+        return plan
+
+    def stated(reason: Reason) -> Reason:
+        ours = "" if plan.clip is None else f"; {plan.clip:g} is recommended"
+        return replace(reason, value=f"{clip:g}", why=f"AdamW's, as stated{ours}: {reason.why}")
+
+    reasons = tuple(stated(reason) if reason.setting == "clip" else reason for reason in plan.reasons)
+    return replace(plan, clip=clip, reasons=reasons)
+
+
+def tokens(options: argparse.Namespace) -> dict[str, float]:
+    """Return the tokens of a run, and those per parameter, as far as the options tell."""
+    if not options.batch:
+        return {}
+    found = {"tokens": options.batch * options.steps}
+    return found | ({"tokens_per_parameter": found["tokens"] / options.params} if options.params else {})
 
 
 def as_json(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, Any]:
@@ -54,12 +80,13 @@ def as_text(plan: Recommendation, options: argparse.Namespace, width: int) -> st
     length = "a run without a planned end" if plan.total_steps == OPEN else f"{plan.total_steps:,} steps"
     parts = [f"Settings for {length}"]
     if not plan.pays:
-        parts.append(
-            f"Stay with AdamW: we have no evidence that AdEMAMix pays in runs of fewer than {SHORTEST_RUN:,} steps."
-        )
-    if options.batch and options.params and plan.total_steps != OPEN:
-        tokens = options.batch * plan.total_steps / options.params
-        parts.append(f"{tokens:.3g} tokens per parameter. The gain grows with them, see docs/lab.md.")
+        parts.append(f"Stay with AdamW: we have not tried AdEMAMix in runs of fewer than {SHORTEST_RUN:,} steps.")
+    counted = tokens(options)
+    if "tokens_per_parameter" in counted:
+        each = f"{counted['tokens_per_parameter']:.3g} per parameter"
+        parts.append(f"{counted['tokens']:,} tokens, {each}. The gain grows with the latter, see docs/lab.md.")
+    elif counted:
+        parts.append(f"{counted['tokens']:,} tokens.")
     parts += ["\n".join(wrapped(str(reason), width, indent="  ") for reason in plan.reasons)]
     parts += [f"{name}:\n  {call}" for name, call in _calls(plan, options.adamw).items()]
     return "\n\n".join(wrapped(part, width) if "\n" not in part else part for part in parts)
@@ -74,9 +101,12 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
     lr = _lr(plan, adamw)
     rate = f"{plan.lr_factor:g} * adamw_lr" if lr is None else f"{lr:g}"
     decay = f"{adamw['weight_decay']:g}" if "weight_decay" in adamw else "adamw_weight_decay"
-    clip = f"{adamw['clip']:g}" if "clip" in adamw else "adamw_clip"
-    if plan.clip is not None:
-        clip = f"{plan.clip:g}"
+    clip = "adamw_clip" if plan.clip is None else f"{plan.clip:g}"
+    pair = each = adam = ""
+    if "beta1" in adamw or "beta2" in adamw:
+        beta1, beta2, _ = plan.betas
+        pair, each = f", betas=({beta1}, {beta2})", f", b1={beta1}, b2={beta2}"
+        adam = f"adam_beta1={beta1}, adam_beta2={beta2}, "
     horizon = repr(plan.total_steps)
     warmups = {name: getattr(plan, name) for name in ("alpha_warmup", "beta3_warmup")}
     if plan.alpha_warmup == plan.total_steps or plan.total_steps == OPEN:
@@ -84,26 +114,28 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
     more = "".join(f", {name}={steps}" for name, steps in warmups.items())
     settings = f"alpha={plan.alpha:g}, total_steps={horizon}{more}"
     return {
-        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}, {settings}, weight_decay={decay})",
-        "Optax": f"ademamix({rate}, {settings}, weight_decay={decay})",
-        "Hugging Face": f"TrainingArguments(learning_rate={rate}, weight_decay={decay}, max_grad_norm={clip}, "
+        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}{pair}, {settings}, weight_decay={decay})",
+        "Optax": f"ademamix({rate}{each}, {settings}, weight_decay={decay})",
+        "Hugging Face": f"TrainingArguments(learning_rate={rate}, {adam}weight_decay={decay}, max_grad_norm={clip}, "
         f'optim_args="{settings.replace(repr(OPEN), OPEN)}"), with use_ademamix(trainer)',
     }
 
 
 def _adamw(text: str) -> dict[str, float]:
-    settings = {}
+    settings: dict[str, float] = {}
     for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            number = -1.0
-        if name not in ADAMW_SETTINGS or not 0 <= number < float("inf"):
+        name, equals, value = part.strip().partition("=")
+        if name not in ADAMW_SETTINGS or not equals:
+            known = ", ".join(ADAMW_SETTINGS)
             raise argparse.ArgumentTypeError(
-                f"must be settings of AdamW such as lr=1e-3,weight_decay=0.1,clip=1, got {part.strip()!r}"
+                f"must be settings of AdamW such as lr=1e-3,clip=1, by the names {known}, got {part.strip()!r}"
             )
-        settings[name] = number
+        if name in settings:
+            raise argparse.ArgumentTypeError(f"{name} is given twice in {text!r}")
+        try:
+            settings[name] = ADAMW_SETTINGS[name](value)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{name} {error}") from None
     return settings
 
 
@@ -118,6 +150,10 @@ def check(options: argparse.Namespace) -> None:
         raise UsageError(
             "--batch, --from, --phase and --schedule are for settings, which need the length of the run: add --steps"
         )
-    of_devices = (options.devices, options.shard, options.precision) != (1, "fsdp", "mixed") or options.batch
+    of_devices = (options.devices, options.shard, options.precision) != (1, "fsdp", "mixed")
     if options.steps is not None and options.params is None and of_devices:
-        raise UsageError("--devices, --shard, --precision and --batch need the size of the model: add --params")
+        raise UsageError("--devices, --shard and --precision need the size of the model: add --params")
+    if options.steps == OPEN and options.batch:
+        raise UsageError(
+            "--batch is for the tokens of the run, which --steps open does not tell: leave one of them out"
+        )
