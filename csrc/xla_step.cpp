@@ -76,8 +76,8 @@ void* replaced(const Buffer& argument, const Buffer& result, int64_t size, DataT
   return result.data;
 }
 
-// The arguments are a matrix with the coefficients of each tensor, and for each its parameter, slow average, second
-// moment, fast average if these are stored, and gradient. The results are the same without gradients.
+// The arguments are a matrix with the coefficients of each tensor, and for each its parameter, fast average if these are
+// stored, slow average, second moment, and gradient. The results are the same without gradients.
 std::vector<Tensor> tensors_of(const CallFrame& frame) {
   Buffer** argument = frame.arguments.buffers;
   Buffer** result = frame.results.buffers;
@@ -98,9 +98,9 @@ std::vector<Tensor> tensors_of(const CallFrame& frame) {
     const DataType moments = tensor.parameter_dtype == Dtype::f64 ? DataType::f64 : DataType::f32;
     const auto next = [&](DataType dtype) { return replaced(**argument++, **result++, tensor.size, dtype, i); };
     tensor.parameter = next((*argument)->dtype);
+    tensor.fast = stores_fast ? next(moments) : nullptr;
     tensor.slow = next(moments);
     tensor.square = next(moments);
-    tensor.fast = stores_fast ? next(moments) : nullptr;
     const Buffer& gradient = **argument++;
     if (size_of(gradient) != tensor.size) refuse(i, "they have different sizes");
     tensor.gradient = gradient.data;

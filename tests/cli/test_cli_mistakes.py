@@ -68,6 +68,7 @@ def test_what_is_wrong_is_said(
         (["sweep", "--preset", "paper-7b"], "there is no preset 'paper-7b': choose one of paper-110m"),
         (["sweep", "lion", "--preset", "paper-110m"], "has no grid for 'lion': it has one for ademamix, adamw"),
         (["sweep", "ademamix", "lr=1,2", "--storage", "nowhere"], "--storage must be a URL"),
+        (["sweep", "ademamix", "lr=1,2", "--storage", "postgresql://u@127.0.0.1:no/x"], "--storage must be a URL"),
         (["sweep", "ademamix", "lr=1,2", "--storage", "sqlite:////nowhere/at/all.db"], "unable to open database file"),
         (
             ["sweep", "ademamix", "lr=1,2", "--storage", "postgresql://u:pw@127.0.0.1:9/x"],

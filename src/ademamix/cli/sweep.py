@@ -211,7 +211,8 @@ def _searched(options: argparse.Namespace, base: Run, texts: Sequence[str]) -> P
 
 
 def _title(plan: Plan, name: str, address: str) -> str:
-    what = f"{plan.trials} trials of {plan.base.optimizer.name}, {plan.search}: {plan.space}"
+    trials = "1 trial" if plan.trials == 1 else f"{plan.trials} trials"
+    what = f"{trials} of {plan.base.optimizer.name}, {plan.search}: {plan.space}"
     return f"{what}.\nStudy {name} in {address}. Ctrl-C stops and saves; the same command continues, or joins in."
 
 

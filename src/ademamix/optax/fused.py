@@ -85,9 +85,9 @@ class Arrays(NamedTuple):
     """The arrays of a parameter, in the order of the kernel."""
 
     param: Any
+    mu: Any  # None if b1 = 0
     slow: Any
     nu: Any
-    mu: Any  # None if b1 = 0
     grad: Any
 
 
@@ -100,10 +100,10 @@ def _step(parts: Parts, call: Callable[..., list[Any]], params: Any, grads: Any,
     with_paths, tree = jax.tree.flatten_with_path(grads, is_leaf=lambda leaf: leaf is None)
     columns = [
         [None] * len(with_paths) if column is None else tree.flatten_up_to(column)
-        for column in (params, own.slow, own.nu, own.mu)
+        for column in (params, own.mu, own.slow, own.nu)
     ]
     leaves = [
-        Arrays(param, slow, nu, mu, grad) for (_, grad), param, slow, nu, mu in zip(with_paths, *columns, strict=True)
+        Arrays(param, mu, slow, nu, grad) for (_, grad), param, mu, slow, nu in zip(with_paths, *columns, strict=True)
     ]
     places = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
     if places:
@@ -112,7 +112,7 @@ def _step(parts: Parts, call: Callable[..., list[Any]], params: Any, grads: Any,
         ready = [_checked(leaves[i], jax.tree_util.keystr(with_paths[i][0])) for i in places]
         for i, new in zip(places, call(coefficients[rows], ready), strict=True):
             leaves[i] = leaves[i]._replace(**new)
-    new_params, slow, nu, mu = (tree.unflatten([leaf[i] for leaf in leaves]) for i in range(4))
+    new_params, mu, slow, nu = (tree.unflatten([leaf[i] for leaf in leaves]) for i in range(4))
     own = own._replace(count=count, slow_count=slow_count, slow=slow, nu=nu, mu=None if own.mu is None else mu)
     return new_params, (own, decay_state, rate_state)
 

@@ -201,8 +201,10 @@ def open_book(plan: Plan, url: str, name: str, *, pruner: optuna.pruners.BasePru
     """Begin the study of a plan, or join it; one of another plan is refused."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ConfigError(f"the name of a study has letters, digits and . _ - only, got {name!r}")
-    with storage_explained(url):
+    try:
         place = sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):  # the second, if the port is not a number
+        raise _no_url(url) from None
     if place.drivername == "postgresql":  # the package of the extra; SQLAlchemy's default depends on its version
         place = place.set(drivername="postgresql+psycopg2")
     address = place.set(drivername=place.get_backend_name()).render_as_string()  # without the password
@@ -240,15 +242,19 @@ def _lock_early(engine: Engine) -> None:
     engine.dispose()  # connections that were opened before
 
 
+def _no_url(address: str) -> ConfigError:
+    return ConfigError(
+        f"--storage must be a URL such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, got {address!r}"
+    )
+
+
 @contextlib.contextmanager
 def storage_explained(address: str) -> Iterator[None]:
     """Say in a sentence that a storage does not answer, and what to do."""
     try:
         yield
     except (NoSuchModuleError, ArgumentError):
-        raise ConfigError(
-            f"--storage must be a URL such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, got {address!r}"
-        ) from None
+        raise _no_url(address) from None
     except ImportError as error:
         missing = error.__cause__ or error
         raise ConfigError(
