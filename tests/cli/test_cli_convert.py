@@ -51,6 +51,49 @@ def test_settings_reach_the_file(adamw: Path) -> None:
     assert (group["state_storage"], group["lr"]) == ("bf16", 3e-3)
 
 
+NO_HORIZON = (
+    "note: no total_steps was given, so beta3 = 0.9999 was chosen, with alpha = 2: it remembers about 10,000 steps. If "
+    "fewer than about 20,000 are still to come, give --total-steps"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        ("", True),
+        ("--alpha-warmup 2k", True),
+        ("--total-steps 10k", False),
+        ("--total-steps open", False),
+        ("--beta3 0.999", False),
+        ("--alpha 0", False),
+        ("--to adamw", False),
+    ],
+)
+def test_a_beta3_chosen_without_a_horizon_is_noted(
+    adamw: Path, capsys: pytest.CaptureFixture[str], options: str, noted: bool
+) -> None:
+    source = adamw
+    if options == "--to adamw":
+        source = adamw.with_name("source.pt")
+        main(["convert", str(adamw), str(source), "--total-steps", "open"])
+    assert main(["convert", str(source), str(adamw.with_name("ours.pt")), *options.split()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (NO_HORIZON in said) is noted
+    assert ("note:" in said) is noted
+
+
+def test_advice_on_beta3_fits_a_checkpoint(adamw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has a beta3 of its own, so that leaving the option out changes nothing; what is advised does."""
+    open_run, short, lowered = (str(adamw.with_name(f"{name}.pt")) for name in ("open", "short", "lowered"))
+    main(["convert", str(adamw), open_run, "--total-steps", "open"])
+    main(["convert", open_run, short, "--total-steps", "1k"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "note: beta3 = 0.9999 remembers about 10,000 steps, more than half of total_steps = 1,000" in said
+    assert "Convert with --beta3 0.975 (in Python: beta3=0.975), which fits." in said
+    assert main(["convert", open_run, lowered, "--total-steps", "1k", "--beta3", "0.975"]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
 def test_explain_says_what_became_of_each_tensor(
     adamw: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,8 +149,14 @@ def test_tables_fit_the_terminal(
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no file": (["convert", "missing.pt", "new.pt"], "there is no file or folder 'missing.pt'"),
-    "not a checkpoint": (["convert", "text.txt", "new.pt"], "is not a file of torch.save, or it is damaged"),
-    "nothing to read": (["inspect", "text.txt"], "is not a file of torch.save, or it is damaged"),
+    "not a checkpoint": (["convert", "text.txt", "new.pt"], "'text.txt' is not a file of torch.save: it begins with"),
+    "nothing to read": (["inspect", "text.txt"], "'text.txt' is not a file of torch.save: it begins with"),
+    "a device": (["inspect", "/dev/null"], "'/dev/null' is a device or a pipe: name a file or a folder"),
+    "malformed": (["inspect", "malformed.pt"], "exp_avg of parameter 0.weight must be a tensor, got None"),
+    "malformed too": (
+        ["convert", "malformed.pt", "new.pt"],
+        "exp_avg of parameter 0.weight must be a tensor, got None",
+    ),
     "exists": (["convert", "adamw.pt", "text.txt"], "'text.txt' exists, and is not written over"),
     "already": (["convert", "adamw.pt", "new.pt", "--to", "adamw"], "a state of AdamW already"),
     "of AdEMAMix": (["convert", "adamw.pt", "new.pt", "--to", "adamw", "--alpha", "2"], "AdamW has no alpha"),
@@ -125,6 +174,9 @@ def test_a_mistake_is_one_sentence(
     arguments, message = MISTAKES[mistake]
     monkeypatch.chdir(adamw.parent)
     Path("text.txt").write_text("not a checkpoint\n")
+    saved = torch.load("adamw.pt")
+    saved["optimizer"]["state"][0]["exp_avg"] = None
+    torch.save(saved, "malformed.pt")
     code: Any
     try:
         code = main(arguments)

@@ -88,6 +88,8 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Checkpoint:
     """Read a checkpoint, or raise :class:`CheckpointError` saying why it holds no optimizer state."""
     if not path.exists():
         raise CheckpointError(f"there is no file or folder {str(path)!r}")
+    if not (path.is_file() or path.is_dir()):
+        raise CheckpointError(f"{str(path)!r} is a device or a pipe: name a file or a folder")
     parts: list[Part] = []
     locations: list[Location] = []
     for place, container in _candidates(path):

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ademamix.checkpoints.errors import CheckpointError
-from ademamix.checkpoints.torch_files import first_line, unsafe
+from ademamix.checkpoints.torch_files import unsafe
 
 DESCRIPTION = ".metadata"
 HARMLESS = {
@@ -63,15 +63,9 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
             load(flat, storage_reader=reader, planner=planner, **ALONE)
     except (CheckpointError, OSError):
         raise
-    except pickle.UnpicklingError as error:
-        raise unsafe(path, error) from error
     except (Exception, CheckpointException) as error:  # torch's own is no Exception
-        cause = next((found for found in _causes(error) if isinstance(found, pickle.UnpicklingError)), None)
-        if cause is not None:
-            raise unsafe(path, cause) from error
-        raise CheckpointError(
-            f"cannot read {str(path)!r} as a folder of torch.distributed.checkpoint: {first_line(error)}"
-        ) from error
+        causes = list(_causes(error))
+        raise next(filter(None, (unsafe(path, cause) for cause in causes)), None) or _damaged(path, causes) from error
     paths = description.planner_data or {}
     return _nested({paths.get(key, (key,)): value for key, value in flat.items()})
 
@@ -85,6 +79,18 @@ def write(path: Path, tree: dict[str, Any]) -> None:
 
 def _room_for(entry: Any) -> Any:
     return torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
+
+
+def _damaged(path: Path, causes: list[BaseException]) -> CheckpointError:
+    missing = next((cause.filename for cause in causes if isinstance(cause, FileNotFoundError)), None)
+    if missing is None:
+        what = f"{DESCRIPTION!r} or a file of values in it is cut off or changed"
+    else:
+        what = f"its file {Path(missing).name!r} is missing"
+    return CheckpointError(
+        f"the folder of torch.distributed.checkpoint {str(path)!r} is damaged: {what}. Copy all of it again, or use an "
+        "earlier checkpoint."
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -130,7 +136,10 @@ class _Reader(FileSystemReader):
         with (self.folder / DESCRIPTION).open("rb") as file:
             description = _Unpickler(file).load()
         if not isinstance(description, Metadata):
-            raise CheckpointError(f"{str(self.folder / DESCRIPTION)!r} does not describe a checkpoint")
+            raise CheckpointError(
+                f"{str(self.folder / DESCRIPTION)!r} does not describe a checkpoint: name a folder that "
+                "torch.distributed.checkpoint has written"
+            )
         if getattr(description, "storage_meta", None) is None:
             description.storage_meta = StorageMeta()
         description.storage_meta.load_id = self.load_id  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ademamix.checkpoints.errors import CheckpointError
-from ademamix.checkpoints.torch_files import first_line
 
 DESCRIPTION = "_METADATA"
 
@@ -30,7 +30,11 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Any:
     except OSError:
         raise
     except Exception as error:
-        raise CheckpointError(f"cannot read {str(path)!r} as a folder of Orbax: {first_line(error)}") from error
+        what = "files are missing or changed" if _is_described(path) else f"{DESCRIPTION!r} describes no arrays"
+        raise CheckpointError(
+            f"the folder of Orbax {str(path)!r} is damaged, or was written by a newer Orbax: {what}. Copy all of it "
+            "again, or use an earlier checkpoint."
+        ) from error
 
 
 def write(path: Path, tree: Any) -> None:
@@ -39,6 +43,15 @@ def write(path: Path, tree: Any) -> None:
 
     with _quiet(), ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(path.absolute(), tree)
+
+
+def _is_described(path: Path) -> bool:
+    """Tell whether the description of a folder is whole, as far as Orbax needs it."""
+    try:
+        found = json.loads((path / DESCRIPTION).read_bytes())
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "tree_metadata" in found
 
 
 def _as_numpy(leaf: Any) -> Any:

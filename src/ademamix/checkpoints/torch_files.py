@@ -13,6 +13,7 @@ import torch
 
 from ademamix.checkpoints.errors import CheckpointError
 
+BEGINNINGS = (b"PK", b"\x80")  # of ZIP archives, and of pickles, as older torch wrote them
 LIGHTNING_KEY = "pytorch-lightning_version"
 
 
@@ -20,12 +21,14 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Any:
     """Return what a file holds, its tensors on the CPU; large ones stay in the file until they are used."""
     try:
         return torch.load(path, map_location="cpu", weights_only=not unsafe_pickle, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        raise unsafe(path, error) from error
     except OSError:
         raise
     except Exception as error:  # damaged files raise many kinds, some of them torch's own
-        raise CheckpointError(f"cannot read {str(path)!r} as a file of torch.save: {first_line(error)}") from error
+        if unsafe_pickle and isinstance(error, (ImportError, AttributeError)):
+            raise CheckpointError(
+                f"{str(path)!r} names code that is not here: {error}. Read it where the program that wrote it can run."
+            ) from error
+        raise unsafe(path, error) or _unreadable(path) from error
 
 
 def write(path: Path, tree: Any) -> None:
@@ -43,11 +46,13 @@ def title(tree: Any) -> str:
     return "torch.save file"
 
 
-def unsafe(path: Path, error: BaseException) -> CheckpointError:
-    """Return the error for a pickle that names code, or that is none."""
+def unsafe(path: Path, error: BaseException) -> CheckpointError | None:
+    """Return the error for a pickle that names code, or None if this is about something else."""
+    if not isinstance(error, pickle.UnpicklingError):
+        return None
     named = re.search(r"GLOBAL ([\w.]+)|global ([\w.]+) was not|class ([\w.]+)", str(error))
     if named is None:
-        return CheckpointError(f"{str(path)!r} is not a file of torch.save, or it is damaged")
+        return None
     name = next(filter(None, named.groups())).rstrip(".")
     return CheckpointError(
         f"{str(path)!r} holds {name}, beside tensors and plain values: reading it would run code that the file names. "
@@ -55,7 +60,20 @@ def unsafe(path: Path, error: BaseException) -> CheckpointError:
     )
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error, as the end of a sentence."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _unreadable(path: Path) -> CheckpointError:
+    """Return the error for a file that is empty, something else, or damaged."""
+    with path.open("rb") as file:
+        beginning = file.read(24)
+    if not beginning:
+        return CheckpointError(
+            f"{str(path)!r} is empty: whatever wrote it was interrupted. Copy it again, or use an earlier checkpoint."
+        )
+    if not beginning.startswith(BEGINNINGS):
+        return CheckpointError(
+            f"{str(path)!r} is not a file of torch.save: it begins with {beginning!r}. Name the file that has the "
+            "state of the optimizer, such as optimizer.pt."
+        )
+    return CheckpointError(
+        f"{str(path)!r} cannot be read as a file of torch.save: it is cut off or changed, or something else has "
+        "written it. Copy it again, or use an earlier checkpoint."
+    )

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from ademamix import hyperparameters
-from ademamix.checkpoints import flat_states
+from ademamix.checkpoints import flat_states, torch_form
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.pytorch.tensors import CORRECTION_KEY
+from ademamix.schedules import beta3_for_horizon
 
 StateDict = Mapping[str, Any]
 WIDE = (torch.float64, torch.complex64, torch.complex128)  # whose moments are not fp32
@@ -58,14 +59,37 @@ class Source(NamedTuple):
 def read(node: Any) -> Source:
     """Return a state that was found in a checkpoint, or raise ValueError if it is none of AdamW or an AdEMAMix."""
     state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
-    translated = foreign.translated(state_dict)  # refuses what it does not know
-    groups = [group for group in state_dict["param_groups"] if set(group) != {"params"}]
-    origins = {layout.origin for group in groups if (layout := foreign.layout_of(group))}
-    if len(origins) != 1:
+    torch_form.check_found(state_dict)
+    try:
+        translated = foreign.translated(state_dict)  # refuses what it does not know
+    except (IndexError, RuntimeError) as error:  # of 8-bit codes
         raise CheckpointError(
-            f"the groups of one optimizer belong to {', '.join(sorted(origins)) or 'nobody'}: they must all be alike"
+            "the codes of this state do not fit its scales or its table of values: the checkpoint is damaged. Go back "
+            "to an earlier one."
+        ) from error
+    torch_form.check_moments(translated)
+    groups = [group for group in state_dict["param_groups"] if set(group) != {"params"}]
+    if not groups:
+        raise CheckpointError(
+            "this optimizer state has no parameter groups, or only empty ones, so that nothing says whose it is: save "
+            "the state_dict() of an optimizer that has parameters"
         )
-    return Source(state_dict, translated, origins.pop())
+    origins = {layout.origin for group in groups if (layout := foreign.layout_of(group))}
+    if len(origins) > 1:
+        raise CheckpointError(
+            f"the groups of one optimizer belong to {', '.join(sorted(origins))}: they must all be alike"
+        )
+    source = Source(state_dict, translated, origins.pop())
+    if source.origin == "AdamW" and any(map(_is_radam, groups)):
+        raise CheckpointError(
+            "this is the state of torch.optim.RAdam: its moments are those of AdamW, its updates are not. To continue "
+            "without its rectification, load it into a torch.optim.AdamW and save the state of that."
+        )
+    return source
+
+
+def _is_radam(group: Mapping[str, Any]) -> bool:
+    return "decoupled_weight_decay" in group and "amsgrad" not in group
 
 
 def convert(node: Any, wish: Wish) -> Converted:
@@ -74,7 +98,7 @@ def convert(node: Any, wish: Wish) -> Converted:
     wish.check(source.origin)
     settings = {**AFTER_ADAMW, **wish.settings} if source.origin == "AdamW" else wish.settings
     optimizer = loaded(source, keeps_masters=wish.to == "ademamix", **settings)
-    notes = [] if wish.to == "adamw" else advice(optimizer)
+    notes = [] if wish.to == "adamw" else _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
     return Converted(flat_states.flattened(new) if flat_states.is_flat(node) else new, source.origin, changes, notes)
@@ -98,14 +122,48 @@ def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of settings that the state replaces; `advice` is about those that remain
         optimizer = AdEMAMix(_groups_of_stand_ins(source, keeps_masters=keeps_masters), betas=betas, **settings)
+        groups = zip(source.translated["param_groups"], optimizer.param_groups, strict=True)
+        for number, (group, own) in enumerate(groups):
+            torch_form.check_settings(number, group, own)
         optimizer.load_state_dict(dict(source.translated))
     return optimizer
 
 
 def advice(optimizer: AdEMAMix) -> list[str]:
     """Return what there is to say about the settings of an optimizer, each once."""
-    found = dict.fromkeys(hyperparameters.advice(group) for group in optimizer.param_groups)
+    found = dict.fromkeys(map(_advice, optimizer.param_groups))
     return [text for text in found if text is not None]
+
+
+def _advice(group: Mapping[str, Any]) -> str | None:
+    """Return the library's advice; that to leave beta3 out does not help where a checkpoint has one."""
+    text, total_steps = hyperparameters.advice(group), group["total_steps"]
+    if text is None or total_steps is None:
+        return text
+    beta1, _, beta3 = group["betas"]
+    fitting = beta3_for_horizon(total_steps, beta1)
+    return (
+        f"beta3 = {beta3:g} remembers about {_memory(beta3):,} steps, more than half of total_steps = {total_steps:,}: "
+        f"the slow EMA outlives the run. Convert with --beta3 {fitting:g} (in Python: beta3={fitting:g}), which fits."
+    )
+
+
+def _choice_without_horizon(source: Source, wish: Wish, optimizer: AdEMAMix) -> list[str]:
+    """Say which beta3 was chosen after AdamW if nobody has said how long the run will be: it may outlive that."""
+    group = optimizer.param_groups[0]
+    if source.origin != "AdamW" or {"total_steps", "beta3"} & wish.settings.keys() or not group["alpha"]:
+        return []
+    beta3 = group["betas"][2]
+    text = (
+        f"no total_steps was given, so beta3 = {beta3:g} was chosen, with alpha = {group['alpha']:g}: it remembers "
+        f"about {_memory(beta3):,} steps. If fewer than about {2 * _memory(beta3):,} are still to come, give "
+        "--total-steps (in Python: total_steps), which lowers it."
+    )
+    return [text]
+
+
+def _memory(beta3: float) -> int:
+    return round(1 / (1 - beta3))
 
 
 def _groups_of_stand_ins(source: Source, *, keeps_masters: bool = False) -> list[dict[str, Any]]:
