@@ -15,6 +15,9 @@ Shape = tuple[int, ...]
 LEARNING_RATE = 1e-4  # bf16 parameters move, and thousands of steps leave them finite
 STEPS = 100_000  # the horizon of the schedules, which are on for every optimizer that has them
 NO_FAST = (0.0, 0.999)  # betas
+SLOW_START = 0.999
+"""Where beta3 starts. From beta1 on, the slow average of the few steps that are measured would be a fast one, whose
+scales change in many blocks of each step; in a run they do so only at its beginning."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def _make(module: str, name: str, **settings: Any) -> Callable[[list[Any]], Any]
 
 
 def _ademamix(**settings: Any) -> Callable[[list[Any]], Any]:
-    return _make("ademamix", "AdEMAMix", total_steps=STEPS, **settings)
+    return _make("ademamix", "AdEMAMix", total_steps=STEPS, beta3_start=SLOW_START, **settings)
 
 
 def _fused(storage: str = "fp32", **settings: Any) -> Callable[[list[Any]], Any]:
