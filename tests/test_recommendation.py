@@ -36,7 +36,14 @@ DIFFERENT = {
     (LOG_TIME, 2_620_000_000, "weight_decay"): "the same",
 }
 DIFFERENT_AFTER_A_SWITCH = {(PAPER, 1_300_000_000, "alpha"): "the default is the paper's at 110M"}
-REMEMBERED = (0.0038, 0.125)  # of a run that the slow averages of published runs remember
+REMEMBERED = (0.0038, 0.125)  # of a published run, what the slow average would remember as we recommend
+
+
+@pytest.mark.parametrize(("total_steps", "beta1"), [("open", 0.99995), (10_000, 0.9999), (100, 0.9)])
+def test_a_slow_average_that_is_no_slower_than_the_fast_one_is_said_to_be(total_steps, beta1):
+    reason = recommend(total_steps, betas=(beta1, 0.999)).reasons[0]
+    assert reason.setting == "beta3"
+    assert "no more than m1" in reason.why
 
 
 @pytest.mark.parametrize("total_steps", [1, 10, 5_000, 10**7, "open"])

@@ -188,6 +188,12 @@ def test_what_is_no_url_is_refused(url: str) -> None:
         open_book(GRID, url, "rates", pruner=optuna.pruners.NopPruner())
 
 
+def test_a_url_that_cannot_be_read_is_repeated_without_its_password() -> None:
+    with pytest.raises(ConfigError) as refused:
+        open_book(GRID, "postgresql://user:secret@127.0.0.1:no/trials", "rates", pruner=optuna.pruners.NopPruner())
+    assert "user:***@127.0.0.1:no" in str(refused.value)
+
+
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     with pytest.raises(

@@ -12,7 +12,10 @@ from ademamix.lab.comparison.worth import SpeedUp, speed_up
 from ademamix.lab.optimizers.construction import build
 from ademamix.lab.recipes import load
 from ademamix.lab.recipes.horizon_rule import LENGTHS, LENGTHS_LARGER, MOST_STEPS, Arms
+from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN
+from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
 from ademamix.lab.reproduction.scale import SCALES
+from lab_runs import result
 
 PANELS = list(load("horizon-rule")(SCALES["laptop"]))
 
@@ -50,6 +53,15 @@ def test_every_arm_is_measured_by_an_adamw_of_its_length_that_is_searched() -> N
                 assert panel.arms[panel.follow[name]].steps == run.steps
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_claim_is_about_runs_that_are_trained(scale: str) -> None:
+    for panel in load("horizon-rule")(SCALES[scale]):
+        losses = [2.0, 2.1, 2.2]
+        arms = {name: TrainedArm(name, run, [*map(result, losses)], []) for name, run in panel.arms.items()}
+        decided = [claim.decide(Outcome(arms, (1, 2, 3))) for claim in panel.claims]
+        assert {one.verdict for one in decided} <= {HOLDS, FAILS, OPEN}
+
+
 def test_adamw_is_shared_with_the_comparison() -> None:
     comparison = next(iter(load("lm-comparison")(SCALES["laptop"]))).arms
     assert {run.key for name, run in comparison.items() if name.startswith("AdamW")} <= {
@@ -71,3 +83,7 @@ def test_what_is_not_known_is_said() -> None:
     assert str(SpeedUp([0.0, math.inf, 2.0], largest=4.0)) == "not known"
     assert str(SpeedUp([0.0, 1.0, 1.0], largest=4.0)) == "not known"
     assert math.isnan(SpeedUp([0.0, 1.0, 1.0], largest=4.0).mean)
+
+
+def test_runs_of_two_lengths_may_end_alike() -> None:
+    assert speed_up(500, [2.0], {500: [2.0], 1000: [2.0]}).by_seed == [1.0]

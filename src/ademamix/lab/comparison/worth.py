@@ -23,8 +23,8 @@ def steps_worth(loss: float, losses: Mapping[int, float]) -> float:
     (inf, 0.0)
     """
     lengths = sorted(losses)
-    if loss > losses[lengths[0]]:
-        return 0.0
+    if loss >= losses[lengths[0]]:
+        return float(lengths[0]) if loss == losses[lengths[0]] else 0.0
     for shorter, longer in itertools.pairwise(lengths):
         if losses[longer] <= loss:
             share = (losses[shorter] - loss) / (losses[shorter] - losses[longer])

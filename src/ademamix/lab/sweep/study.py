@@ -243,8 +243,9 @@ def _lock_early(engine: Engine) -> None:
 
 
 def _no_url(address: str) -> ConfigError:
+    given = re.sub(r":[^:@/]*@", ":***@", address)  # without the password
     return ConfigError(
-        f"--storage must be a URL such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, got {address!r}"
+        f"--storage must be a URL such as postgresql://USER@HOST/DATABASE or sqlite:///FILE, got {given!r}"
     )
 
 
