@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ademamix.lab.bench import rows
-from ademamix.lab.bench.optax_steps import ADAMW, BARE_LOOPS, FUSED_STEPS
+from ademamix.lab.bench.optax_steps import ADAMW, BARE_LOOPS, CONTRIB, FUSED_STEPS
 from study import RESULTS, markdown
 
 SPEED = RESULTS / "speed"
@@ -129,12 +129,29 @@ def optax(machine: str) -> str:
     return markdown([f"to `{ADAMW}`", "time", "time, with the flag"], lines)
 
 
+def transformation(machines: str) -> str:
+    """Times of the transformation in JAX over optax.adamw, on several machines."""
+    ratios = {
+        f"{MACHINES[machine]}{flag}": one["ratios"]
+        for machine in machines.split(",")
+        for flag, one in zip(("", ", with the flag"), report(machine)["optax"]["compilations"].values(), strict=True)
+    }
+    others = {ADAMW, *FUSED_STEPS, *BARE_LOOPS}
+    names = [CONTRIB, *(name for name in next(iter(ratios.values())) if name not in {CONTRIB, *others})]
+    lines = [[f"`{name}`", *(f"{one[name][ADAMW]:.2f}" for one in ratios.values())] for name in names]
+    return markdown([f"to `{ADAMW}`", *ratios], lines)
+
+
+MACHINES = {"zen5": "Zen 5", "zen4": "Zen 4", "intel": "Intel Xeon"}
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "ratios": ratios,
     "bounds": bounds,
     "instruction sets": instruction_sets,
     "deepspeed": deepspeed,
     "optax": optax,
+    "transformation": transformation,
 }
 
 
