@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ademamix import AdEMAMix, formats
 from ademamix.checkpoints import CheckpointError, containers, convert, trees
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.parameter_state import values_of
-from written_by import ROWS, SETTINGS, adamw
+from written_by import ROWS, SETTINGS, adamw, state
 
 TOLERANCE = 1e-6  # of parameters of about 1, after 100 steps; the arithmetic is in fp32
 
@@ -81,6 +82,35 @@ def test_settings_are_those_of_a_switch_unless_given(begun: tuple[Any, Path]) ->
             assert (group["total_steps"], group["slow_clip"]) == (5000, 30.0)
             assert tuple(group["betas"]) == (*SETTINGS["betas"], 1 - 1 / 200)
             assert (group["lr"], group["eps"], group["weight_decay"]) == (3e-3, 1e-7, 0.1)
+
+
+NO_HORIZON = r"no total_steps was given, so beta3 = 0\.9\d+ was chosen"
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [
+        ({}, True),
+        ({"total_steps": None}, True),
+        ({"total_steps": None, "beta3": None}, True),
+        ({"total_steps": 50_000}, False),
+        ({"total_steps": "open"}, False),
+        ({"beta3": 0.999}, False),
+        ({"alpha": 0.0}, False),
+    ],
+    ids=str,
+)
+def test_a_switch_without_a_length_is_noted(tmp_path: Path, settings: dict[str, Any], noted: bool) -> None:
+    """In Python a setting may be None, which says as little as leaving it out."""
+    torch.save(state(), tmp_path / "adamw.pt")
+    (report,) = convert(tmp_path / "adamw.pt", tmp_path / "ours.pt", **settings)
+    assert any(re.match(NO_HORIZON, note) for note in report.notes) is noted
+
+
+def test_nothing_but_none_is_nothing_to_convert(tmp_path: Path) -> None:
+    torch.save(state(optimizer=ademamix), tmp_path / "ours.pt")
+    with pytest.raises(CheckpointError, match="nothing to convert"):
+        convert(tmp_path / "ours.pt", tmp_path / "new.pt", total_steps=None)
 
 
 def test_masters_keep_their_corrections_and_adamw_has_none(tmp_path: Path) -> None:

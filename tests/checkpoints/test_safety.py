@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import errno
 import os
 import pickle
 import resource
@@ -13,7 +13,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from ademamix import AdEMAMix
-from ademamix.checkpoints import CheckpointError, containers, convert, inspect
+from ademamix.checkpoints import CheckpointError, containers, convert, distributed_folders
 from fixtures.foreign import write_foreign as foreign
-from written_by import ROWS, adamw
+from written_by import ROWS, state
 
-FOREIGN = Path(foreign.__file__).parent
-Change = Callable[[dict[str, Any]], Any]
 PARAMETERS = 3_000_000  # enough for writing to take a while
 
 
@@ -39,15 +35,6 @@ class Malicious:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.path),)
-
-
-def state(size: int = 3, optimizer: Any = adamw) -> dict[str, Any]:
-    param = torch.ones(size, requires_grad=True)
-    made = optimizer([("w", param)])
-    param.grad = torch.ones(size)
-    made.step()
-    saved: dict[str, Any] = made.state_dict()
-    return saved
 
 
 def test_a_file_that_names_code_is_read_only_if_asked(tmp_path: Path) -> None:
@@ -86,13 +73,17 @@ FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is empty: whatever wrote it was interrupted"),
     "short text": (b"epoch: 3\n", r"not a file of torch.save: it begins with b'epoch: 3\n'. Name the file"),
     "long text": (b"not a checkpoint\n" * 100, r"it begins with b'not a checkpoint\nnot a c'"),
-    "pickle": (pickle.dumps({"lr": 1.0}), CUT),
-    "archive": (b"PK\x03\x04" + bytes(200), CUT),
+    "pickle": (pickle.dumps({"lr": 1.0}, 2), f"a file of torch.save (Invalid magic number; corrupt file?): {CUT}"),
+    "archive": (b"PK\x03\x04" + bytes(200), f"failed finding central directory): {CUT}"),
 }
 FOLDERS: dict[str, tuple[str, bytes, str]] = {
     "nothing": ("other", b"", "there is no optimizer state in"),
-    "distributed, text": (".metadata", b"nothing", "'.metadata' or a file of values in it is cut off or changed"),
-    "distributed, empty": (".metadata", b"", "'.metadata' or a file of values in it is cut off or changed"),
+    "distributed, text": (".metadata", b"nothing", "in it is cut off or changed (invalid load key, 'n')"),
+    "distributed, empty": (
+        ".metadata",
+        b"",
+        "'.metadata' or a file of values in it is cut off or changed (Ran out of input)",
+    ),
     "distributed, other": (".metadata", pickle.dumps({"lr": 1.0}), "does not describe a checkpoint: name a folder"),
     "orbax, other": ("_METADATA", b"{}", NOT_ORBAX),
     "orbax, text": ("_METADATA", b"nothing", NOT_ORBAX),
@@ -139,6 +130,65 @@ def test_what_is_cut_off_or_missing_is_said(tmp_path: Path) -> None:
     assert f"its file '{values.name}' is missing" in refusal(folder)
 
 
+def test_a_model_of_torchscript_is_named(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2)), tmp_path / "model.pt")
+    assert "is a model of torch.jit.save, which has no optimizer state" in refusal(tmp_path / "model.pt")
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return fail
+
+
+ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: 99 bytes. Error 12"
+)
+LITTLE_MEMORY: dict[str, tuple[BaseException, str]] = {
+    "Python": (MemoryError(), "(MemoryError)"),
+    "torch": (RuntimeError(ALLOCATOR), "(DefaultCPUAllocator: can't allocate memory: 99 bytes)"),
+    "mmap": (RuntimeError("unable to mmap 9 bytes: Cannot allocate memory (12)"), "(unable to mmap 9 bytes: Cannot"),
+}
+PLACES = {"plain": (torch, "load"), "distributed": (distributed_folders._Reader, "read_data")}
+
+
+@pytest.mark.parametrize("container", PLACES)
+@pytest.mark.parametrize("reason", LITTLE_MEMORY)
+def test_too_little_memory_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, container: str
+) -> None:
+    source = ROWS[container].begin(tmp_path)
+    error, expected = LITTLE_MEMORY[reason]
+    monkeypatch.setattr(*PLACES[container], failing(error))
+    said = refusal(source)
+    assert said.startswith("there is not enough memory to read ")
+    assert expected in said
+
+
+@pytest.mark.parametrize("container", PLACES)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_what_the_disk_says_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, container: str
+) -> None:
+    """Also where torch has wrapped it."""
+    source = ROWS[container].begin(tmp_path)
+    error = RuntimeError("wrapped")
+    error.__cause__ = OSError(number, os.strerror(number), "values")
+    monkeypatch.setattr(*PLACES[container], failing(error))
+    with pytest.raises(OSError, match=os.strerror(number)) as raised:
+        containers.read(source)
+    assert (raised.value.errno, raised.value.filename) == (number, "values")
+
+
+def test_too_little_memory_for_codes_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "repeat_interleave", failing(RuntimeError(ALLOCATOR)))
+    with pytest.raises(CheckpointError, match="not enough memory to read the codes of this state"):
+        convert(Path(foreign.__file__).with_name("bitsandbytes-8.pt"), tmp_path / "new.pt")
+
+
 def test_a_device_is_no_checkpoint() -> None:
     assert "is a device or a pipe: name a file or a folder" in refusal(Path(os.devnull))
 
@@ -149,125 +199,6 @@ def test_a_class_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=r"names code that is not here: .*Own.*the program that wrote it"):
         containers.read(tmp_path / "source.pt", unsafe_pickle=True)
-
-
-def entry(name: str, value: Any) -> Change:
-    return lambda saved: saved["state"][0].update({name: value})
-
-
-def setting(name: str, value: Any) -> Change:
-    return lambda saved: saved["param_groups"][0].update({name: value})
-
-
-def whole(key: str, value: Any) -> Change:
-    return lambda saved: saved.update({key: value})
-
-
-DENSE = "must be a dense tensor that has its values, got a tensor"
-NUMBERS = "must have floating-point numbers, or codes with their scales, got a tensor, "
-STEPS = "must count steps, with a whole number of at least 0, got"
-MALFORMED: dict[str, tuple[Change, str]] = {  # whose they are does not matter
-    "none": (entry("exp_avg", None), "exp_avg of parameter w must be a tensor, got None"),
-    "number": (entry("exp_avg", 1.5), "exp_avg of parameter w must be a tensor, got 1.5"),
-    "text": (entry("exp_avg_sq", "x"), "exp_avg_sq of parameter w must be a tensor, got 'x'"),
-    "sparse": (entry("exp_avg", torch.eye(3).to_sparse()), f"exp_avg of parameter w {DENSE} as torch.sparse_coo"),
-    "meta": (entry("exp_avg", torch.ones(3, device="meta")), f"exp_avg of parameter w {DENSE} without values"),
-    "meta step": (entry("step", torch.ones((), device="meta")), f"step of parameter w {DENSE} without values"),
-    "bool": (entry("exp_avg", torch.ones(3, dtype=torch.bool)), f"exp_avg of parameter w {NUMBERS}torch.bool"),
-    "codes": (entry("exp_avg_sq", torch.ones(3, dtype=torch.uint8)), f"exp_avg_sq of parameter w {NUMBERS}torch.uint8"),
-    "shape": (entry("exp_avg", torch.ones(2)), "exp_avg of parameter w must have the shape of exp_avg_sq, (3,), got"),
-    "step NaN": (entry("step", math.nan), f"step of parameter w {STEPS} nan"),
-    "step infinite": (entry("step", torch.tensor(math.inf)), f"step of parameter w {STEPS} inf"),
-    "step text": (entry("step", "x"), f"step of parameter w {STEPS} 'x'"),
-    "step none": (entry("step", None), f"step of parameter w {STEPS} None"),
-    "step negative": (entry("step", -1.0), f"step of parameter w {STEPS} -1.0"),
-    "steps": (entry("step", torch.ones(2)), f"step of parameter w {STEPS} a tensor, torch.float32 of shape (2,)"),
-    "entries": (whole("state", {0: 1.0}), "the state of parameter w must be a dict, got 1.0"),
-    "no groups": (whole("param_groups", []), "has no parameter groups, or only empty ones"),
-    "params": (setting("params", None), "params of group 0 must be a list of numbers or names, got None"),
-    "names": (setting("param_names", ["w", "b"]), "param_names of group 0 must be a list of 1 names"),
-    "betas": (setting("betas", 0.9), "betas of group 0 must be two or three numbers, got 0.9"),
-    "beta": (setting("betas", (0.9, 1.5, 0.99)), "beta2 of group 0 must be a number in [0, 1), got 1.5"),
-    "lr": (setting("lr", torch.ones(2)), "lr of group 0 must be a value, or a tensor of one element"),
-}
-OURS = partial(AdEMAMix, total_steps=1000)
-SETTING = "group 0 has a setting that no step can be taken with: "
-MALFORMED_OURS: dict[str, tuple[Change, str]] = {
-    "slow": (entry("exp_avg_slow", None), "exp_avg_slow of parameter w must be a tensor, got None"),
-    "slow step": (entry("slow_step", math.nan), f"slow_step of parameter w {STEPS} nan"),
-    "horizon": (setting("total_steps", "x"), f"{SETTING}total_steps must be an integer >= 1"),
-    "warm-up": (setting("alpha_warmup", "x"), f"{SETTING}alpha_warmup must be an integer >= 0 or None, got 'x'"),
-    "betas": (setting("betas", (0.9, 0.99)), f"{SETTING}betas must be (beta1, beta2, beta3)"),
-    "lr": (setting("lr", "x"), f"{SETTING}lr must be a number"),
-    "both": (lambda saved: saved["param_groups"][0].update(fused=True, foreach=True), f"{SETTING}`fused` and"),
-    "given": (setting("given", None), "given of group 0 must be a list of settings, got None"),
-}
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "change"),
-    [
-        *[pytest.param(torch.optim.AdamW, row, id=f"AdamW-{name}") for name, row in MALFORMED.items()],
-        *[pytest.param(OURS, row, id=f"ours-{name}") for name, row in (MALFORMED | MALFORMED_OURS).items()],
-    ],
-)
-def test_a_malformed_state_is_refused_with_its_place(
-    tmp_path: Path, optimizer: Any, change: tuple[Change, str]
-) -> None:
-    """By both commands, in the same words, whatever torch or the optimizer would have said of it."""
-    apply, expected = change
-    saved = state(optimizer=optimizer)
-    apply(saved)
-    torch.save({"optimizer": saved}, tmp_path / "source.pt")
-    for read in (inspect, lambda source: convert(source, tmp_path / "new.pt", total_steps=1000)):
-        with pytest.raises(CheckpointError) as raised:
-            read(tmp_path / "source.pt")
-        said = str(raised.value)
-        assert said.startswith("at optimizer: ")
-        assert expected in said
-        assert "\n" not in said
-    assert [file.name for file in tmp_path.iterdir()] == ["source.pt"]
-
-
-WRAPPER = "__bnb_optimizer_quant_state__"
-MALFORMED_OF_OTHERS: dict[str, tuple[str, Change, str]] = {
-    "wrapper": ("bitsandbytes-8", entry(WRAPPER, None), f"{WRAPPER} of parameter 0 must be a dict, got None"),
-    "table": (
-        "bitsandbytes-8",
-        lambda saved: saved["state"][0][WRAPPER].update(qmap1=torch.ones(7)),
-        "the codes of this state do not fit its scales or its table of values",
-    ),
-    "clock": ("heavyball-risen", setting("step_count", "x"), f"step_count of group 0 {STEPS} 'x'"),
-    "m1": ("authors-risen", entry("exp_avg_fast", 1.5), "exp_avg_fast of parameter 0 must be a tensor, got 1.5"),
-}
-
-
-@pytest.mark.parametrize("name", MALFORMED_OF_OTHERS)
-def test_a_malformed_state_of_another_ademamix_is_refused(tmp_path: Path, name: str) -> None:
-    file, apply, expected = MALFORMED_OF_OTHERS[name]
-    saved = torch.load(FOREIGN / f"{file}.pt")
-    apply(saved["optimizer"])
-    torch.save(saved, tmp_path / "source.pt")
-    with pytest.raises(CheckpointError) as raised:
-        inspect(tmp_path / "source.pt")
-    assert expected in str(raised.value)
-
-
-@pytest.mark.parametrize("other", [torch.optim.RAdam, torch.optim.NAdam, torch.optim.Adamax])
-def test_other_adams_are_refused(tmp_path: Path, other: Any) -> None:
-    torch.save(state(optimizer=other), tmp_path / "source.pt")
-    with pytest.raises(CheckpointError, match=r"the state of (another optimizer|torch\.optim\.RAdam)"):
-        convert(tmp_path / "source.pt", tmp_path / "new.pt")
-
-
-def test_a_group_of_nothing_is_no_mistake(tmp_path: Path) -> None:
-    """torch.distributed.checkpoint keeps no settings of a group without parameters."""
-    saved = state(optimizer=OURS)
-    del saved["param_groups"][0]["param_names"]  # nor names
-    saved["param_groups"].append({"params": []})
-    torch.save(saved, tmp_path / "source.pt")
-    (found,) = inspect(tmp_path / "source.pt").states
-    assert [parameter.name for parameter in found.parameters] == ["0"]
 
 
 def test_tensors_without_values_beside_a_state_are_taken_over(tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ def adamw(params: Any) -> torch.optim.AdamW:
     return torch.optim.AdamW(params, **SETTINGS)
 
 
+def state(size: int = 3, optimizer: Any = adamw) -> dict[str, Any]:
+    """Return the state of an optimizer after a step of one parameter, w."""
+    param = torch.ones(size, requires_grad=True)
+    made = optimizer([("w", param)])
+    param.grad = torch.ones(size)
+    made.step()
+    saved: dict[str, Any] = made.state_dict()
+    return saved
+
+
 def steps(model: Model, *optimizers: Optimizer, count: int) -> None:
     """Take steps."""
     for _ in range(count):

@@ -35,3 +35,17 @@ def test_diagnostics_are_those_of_the_oracle(path, beta1):
     if beta1 == 0:
         optimizer.zero_grad()
         assert math.isnan(optimizer.diagnostics()[0]["m1_norm"])
+
+
+@pytest.mark.parametrize("beta1", [0.9, 0.0])
+def test_a_slow_average_that_begins_anew_has_diagnostics(beta1):
+    param = torch.ones(3, requires_grad=True)
+    optimizer = make([param], betas=(beta1, 0.99, 0.999), total_steps=2000)
+    for _ in range(3):
+        param.grad = torch.ones(3)
+        optimizer.step()
+    optimizer.reset_slow()
+    (found,) = optimizer.diagnostics()
+    assert (found["step"], found["slow_step"], found["alpha_m2_norm"]) == (3, 0, 0.0)
+    assert found["alpha"] == 5.0 / 2000
+    assert found["update_norm"] > 0

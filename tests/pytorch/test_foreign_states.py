@@ -178,11 +178,21 @@ def own_without(name):
     return saved
 
 
+def foreign_without(layout, name):
+    saved = foreign(layout, three_steps()[1])
+    del saved["param_groups"][0][name]
+    return saved
+
+
 REFUSED = {
     "SGD": (lambda: stepped(torch.optim.SGD, momentum=0.9), "another optimizer.*momentum_buffer"),
     "SGD before its first step": (lambda: torch.optim.SGD(params_of(*SHAPES)).state_dict(), "another optimizer"),
     "Adagrad": (lambda: stepped(torch.optim.Adagrad), "another optimizer"),
     "NAdam": (lambda: stepped(torch.optim.NAdam), "another optimizer.*mu_product"),
+    "RAdam": (lambda: stepped(torch.optim.RAdam), r"torch.optim.RAdam.*load it into a torch.optim.AdamW"),
+    "RAdam before its first step": (lambda: torch.optim.RAdam(params_of(*SHAPES)).state_dict(), "torch.optim.RAdam"),
+    "RAdam with L2 decay": (lambda: stepped(torch.optim.RAdam, weight_decay=0.1), "torch.optim.RAdam"),
+    "NAdam before its first step": (lambda: torch.optim.NAdam(params_of(*SHAPES)).state_dict(), "another optimizer"),
     "Adamax": (lambda: stepped(torch.optim.Adamax), "another optimizer.*exp_inf"),
     "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*only the state of its AdEMAMix"),
     "heavyball's SOAP": (lambda: heavyball("scale_by_soap_ademamix"), "another optimizer"),
@@ -200,9 +210,18 @@ REFUSED = {
         lambda: foreign("pytorch_optimizer", three_steps()[1], fixed_decay=True),
         "not multiplied by lr",
     ),
+    "bitsandbytes without a warm-up": (
+        lambda: foreign_without("bitsandbytes", "t_beta3"),
+        "group 0 of this AdEMAMix of bitsandbytes has no t_beta3",
+    ),
+    "pytorch_optimizer without betas": (
+        lambda: foreign_without("pytorch_optimizer", "betas"),
+        "group 0 of this AdEMAMix of pytorch_optimizer has no betas",
+    ),
     "cautious": (lambda: foreign("pytorch_optimizer", three_steps()[1], cautious=True), "cautious"),
     "own, damaged": (lambda: own_without("exp_avg_sq"), "has no exp_avg_sq"),
     "own, no clock": (lambda: own_without("step"), "has no step"),
+    "own, no slow average": (lambda: own_without("exp_avg_slow"), "has no exp_avg_slow"),
     "own, no slow clock": (lambda: own_without("slow_step"), "has no slow_step"),
 }
 
@@ -215,6 +234,15 @@ def test_refused_and_nothing_changes(case):
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(build())
     assert_same(optimizer.state_dict(), before)
+
+
+def test_the_advice_about_radam_works():
+    params = params_of(*SHAPES)
+    adamw = torch.optim.AdamW(params)
+    adamw.load_state_dict(stepped(torch.optim.RAdam))
+    optimizer = make(params)
+    optimizer.load_state_dict(adamw.state_dict())
+    assert optimizer.schedule()[0]["step"] == 3
 
 
 def test_heavyball_has_its_bias_corrections_undone():
@@ -246,6 +274,7 @@ def test_a_state_that_was_assigned_must_be_whole():
     for entry, message in [
         ({"step": torch.tensor(9.0), "exp_avg": torch.ones(5)}, "has no exp_avg_sq"),
         ({"exp_avg": torch.ones(5), "exp_avg_sq": torch.ones(5)}, "has no step"),
+        ({"step": 9.0, "slow_step": 9.0, "exp_avg_sq": torch.ones(5)}, "has no exp_avg_slow"),
     ]:
         optimizer.state[param] = entry
         with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ import inspect
 import io
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.errors import CheckpointError, causes_of, outside_cause, said_by
 from ademamix.checkpoints.torch_files import unsafe
 
 DESCRIPTION = ".metadata"
@@ -64,8 +64,11 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
     except (CheckpointError, OSError):
         raise
     except (Exception, CheckpointException) as error:  # torch's own is no Exception
-        causes = list(_causes(error))
-        raise next(filter(None, (unsafe(path, cause) for cause in causes)), None) or _damaged(path, causes) from error
+        causes = causes_of(error)
+        found = outside_cause(error, repr(str(path))) or next(
+            filter(None, (unsafe(path, cause) for cause in causes)), None
+        )
+        raise found or _damaged(path, causes) from error
     paths = description.planner_data or {}
     return _nested({paths.get(key, (key,)): value for key, value in flat.items()})
 
@@ -84,22 +87,13 @@ def _room_for(entry: Any) -> Any:
 def _damaged(path: Path, causes: list[BaseException]) -> CheckpointError:
     missing = next((cause.filename for cause in causes if isinstance(cause, FileNotFoundError)), None)
     if missing is None:
-        what = f"{DESCRIPTION!r} or a file of values in it is cut off or changed"
+        what = f"{DESCRIPTION!r} or a file of values in it is cut off or changed ({said_by(causes[-1])})"
     else:
         what = f"its file {Path(missing).name!r} is missing"
     return CheckpointError(
         f"the folder of torch.distributed.checkpoint {str(path)!r} is damaged: {what}. Copy all of it again, or use an "
         "earlier checkpoint."
     )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """List an error and those behind it: torch wraps what its workers raise."""
-    yield error
-    for failure in getattr(error, "failures", {}).values():
-        yield failure[0]
-    if error.__cause__ is not None:
-        yield from _causes(error.__cause__)
 
 
 def _nested(flat: dict[Sequence[str | int], Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.errors import CheckpointError, outside_cause
 
 DESCRIPTION = "_METADATA"
 
@@ -30,6 +30,8 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Any:
     except OSError:
         raise
     except Exception as error:
+        if (found := outside_cause(error, repr(str(path)))) is not None:
+            raise found from error
         what = "files are missing or changed" if _is_described(path) else f"{DESCRIPTION!r} describes no arrays"
         raise CheckpointError(
             f"the folder of Orbax {str(path)!r} is damaged, or was written by a newer Orbax: {what}. Copy all of it "

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.errors import CheckpointError, causes_of, outside_cause, said_by
 
 BEGINNINGS = (b"PK", b"\x80")  # of ZIP archives, and of pickles, as older torch wrote them
 LIGHTNING_KEY = "pytorch-lightning_version"
@@ -28,7 +28,7 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Any:
             raise CheckpointError(
                 f"{str(path)!r} names code that is not here: {error}. Read it where the program that wrote it can run."
             ) from error
-        raise unsafe(path, error) or _unreadable(path) from error
+        raise outside_cause(error, repr(str(path))) or unsafe(path, error) or _unreadable(path, error) from error
 
 
 def write(path: Path, tree: Any) -> None:
@@ -60,8 +60,8 @@ def unsafe(path: Path, error: BaseException) -> CheckpointError | None:
     )
 
 
-def _unreadable(path: Path) -> CheckpointError:
-    """Return the error for a file that is empty, something else, or damaged."""
+def _unreadable(path: Path, error: BaseException) -> CheckpointError:
+    """Return the error for a file that is empty, something else, or damaged; torch has raised `error`."""
     with path.open("rb") as file:
         beginning = file.read(24)
     if not beginning:
@@ -73,7 +73,12 @@ def _unreadable(path: Path) -> CheckpointError:
             f"{str(path)!r} is not a file of torch.save: it begins with {beginning!r}. Name the file that has the "
             "state of the optimizer, such as optimizer.pt."
         )
+    if "TorchScript" in str(error):
+        return CheckpointError(
+            f"{str(path)!r} is a model of torch.jit.save, which has no optimizer state. Name the file that has the "
+            "state of the optimizer, such as optimizer.pt."
+        )
     return CheckpointError(
-        f"{str(path)!r} cannot be read as a file of torch.save: it is cut off or changed, or something else has "
-        "written it. Copy it again, or use an earlier checkpoint."
+        f"{str(path)!r} cannot be read as a file of torch.save ({said_by(causes_of(error)[-1])}): it is cut off or "
+        "changed, or something else has written it. Copy it again, or use an earlier checkpoint."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,13 +15,14 @@ from ademamix import hyperparameters
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.foreign import BITSANDBYTES_WRAPPER
-from ademamix.pytorch.parameter_state import FAST_START
+from ademamix.pytorch.parameter_state import FAST_START, missing_entry
 from ademamix.pytorch.storage import MOMENT_DTYPES
 from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
 
 StateDict = Mapping[str, Any]
 CLOCKS = (*CLOCK_KEYS, FAST_START, "step_count", "warmup_steps")  # the last two are HeavyBall's
 TENSORS = re.compile(r".*exp_avg.*|(state|qmap|absmax)[12]")  # by the names of all optimizers that are known
+NEEDED = ("step", MOMENT_KEYS["square"])  # in every state, by our names
 LEFT_OUT = ("exp_avg", "exp_avg_fast")  # None with beta1 = 0, in some AdEMAMixes of others
 
 
@@ -36,9 +38,12 @@ def check_found(state_dict: StateDict) -> None:
 
 
 def check_moments(translated: StateDict) -> None:
-    """Raise if the moments of a parameter, by our names, are no numbers or have several shapes."""
+    """Raise if the moments of a parameter, by our names, are missing, are no numbers, or have several shapes."""
     for label, entries in _parameters(translated):
-        shape = getattr(entries.get(MOMENT_KEYS["square"]), "shape", None)
+        missing = next((key for key in NEEDED if entries.get(key) is None), None) or missing_entry(entries)
+        if missing is not None:
+            raise _malformed(f"the state of {label}", f"must have {missing}", [*entries])
+        shape = getattr(entries[MOMENT_KEYS["square"]], "shape", None)
         for moment, key in MOMENT_KEYS.items():
             if key not in entries:
                 continue
@@ -81,7 +86,7 @@ def _parameters(state_dict: StateDict) -> Iterator[tuple[str, Any]]:
 def _leaves(entries: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     """List entries; those of inner dicts, which other optimizers have, stand for the dicts."""
     for name, value in entries.items():
-        if isinstance(value, Mapping) and not TENSORS.fullmatch(str(name)):
+        if isinstance(value, Mapping) and name not in CLOCKS and not TENSORS.fullmatch(str(name)):
             yield from _leaves(value)
         else:
             yield str(name), value
@@ -91,19 +96,30 @@ def _check_group(label: str, group: Mapping[str, Any]) -> None:
     params, names = group["params"], group.get("param_names")
     if not isinstance(params, list) or not all(isinstance(key, (int, str)) for key in params):
         raise _malformed(f"params of {label}", "must be a list of numbers or names", params)
-    if names and not (isinstance(names, list) and len(names) == len(params) and all(isinstance(n, str) for n in names)):
+    is_named = isinstance(names, list) and len(names) in (0, len(params)) and all(isinstance(n, str) for n in names)
+    if names is not None and not is_named:
         raise _malformed(f"param_names of {label}", f"must be a list of {len(params)} names, as params is", names)
+    for name, value in group.items():
+        _check_values(f"{name} of {label}", value)
+        if name in CLOCKS and value is not None:
+            _check_clock(f"{name} of {label}", value)
     if "betas" in group:
         betas = group["betas"]
         if not isinstance(betas, (list, tuple)) or not 2 <= len(betas) <= 3:
             raise _malformed(f"betas of {label}", "must be two or three numbers", betas)
         for name, beta in zip(("beta1", "beta2", "beta3"), betas, strict=False):
             hyperparameters.checked_beta(f"{name} of {label}", beta)
-    for name, value in group.items():
-        if isinstance(value, Tensor) and not (_has_values(value) and value.numel() == 1):
-            raise _malformed(f"{name} of {label}", "must be a value, or a tensor of one element", value)
-        if name in CLOCKS and value is not None:
-            _check_clock(f"{name} of {label}", value)
+
+
+def _check_values(where: str, setting: Any) -> None:
+    """Raise if something in a setting, which may be a list or a dict, cannot be compared and shown."""
+    if isinstance(setting, (list, tuple, Mapping)):
+        for value in setting.values() if isinstance(setting, Mapping) else setting:
+            _check_values(where, value)
+    elif isinstance(setting, Tensor) and not (_has_values(setting) and setting.numel() == 1):
+        raise _malformed(where, "must be a value, or a tensor of one element", setting)
+    elif _overflows(setting):
+        raise _malformed(where, "must be small enough for a float", setting)
 
 
 def _check_entry(where: str, name: str, value: Any) -> None:
@@ -121,6 +137,10 @@ def _has_values(value: Any) -> bool:
     return not isinstance(value, Tensor) or (value.layout == torch.strided and not value.is_meta)
 
 
+def _overflows(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
 def _check_clock(where: str, value: Any) -> None:
     number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
     is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
@@ -136,6 +156,8 @@ def _malformed(where: str, demand: str, found: Any) -> CheckpointError:
 
 
 def _described(value: Any) -> str:
+    if _overflows(value):
+        return f"an integer of {value.bit_length():,} bits"  # Python refuses to write larger ones in full
     if not isinstance(value, Tensor):
         return " ".join(reprlib.repr(value).split())
     kind = " without values" if value.is_meta else "" if value.layout == torch.strided else f" as {value.layout}"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ademamix import hyperparameters
 from ademamix.checkpoints import flat_states, torch_form
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.errors import CheckpointError, outside_cause
 from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
@@ -63,7 +63,7 @@ def read(node: Any) -> Source:
     try:
         translated = foreign.translated(state_dict)  # refuses what it does not know
     except (IndexError, RuntimeError) as error:  # of 8-bit codes
-        raise CheckpointError(
+        raise outside_cause(error, "the codes of this state") or CheckpointError(
             "the codes of this state do not fit its scales or its table of values: the checkpoint is damaged. Go back "
             "to an earlier one."
         ) from error
@@ -79,17 +79,7 @@ def read(node: Any) -> Source:
         raise CheckpointError(
             f"the groups of one optimizer belong to {', '.join(sorted(origins))}: they must all be alike"
         )
-    source = Source(state_dict, translated, origins.pop())
-    if source.origin == "AdamW" and any(map(_is_radam, groups)):
-        raise CheckpointError(
-            "this is the state of torch.optim.RAdam: its moments are those of AdamW, its updates are not. To continue "
-            "without its rectification, load it into a torch.optim.AdamW and save the state of that."
-        )
-    return source
-
-
-def _is_radam(group: Mapping[str, Any]) -> bool:
-    return "decoupled_weight_decay" in group and "amsgrad" not in group
+    return Source(state_dict, translated, origins.pop())
 
 
 def convert(node: Any, wish: Wish) -> Converted:
@@ -151,7 +141,7 @@ def _advice(group: Mapping[str, Any]) -> str | None:
 def _choice_without_horizon(source: Source, wish: Wish, optimizer: AdEMAMix) -> list[str]:
     """Say which beta3 was chosen after AdamW if nobody has said how long the run will be: it may outlive that."""
     group = optimizer.param_groups[0]
-    if source.origin != "AdamW" or {"total_steps", "beta3"} & wish.settings.keys() or not group["alpha"]:
+    if source.origin != "AdamW" or {"total_steps", "beta3"} & wish.given.keys() or not group["alpha"]:
         return []
     beta3 = group["betas"][2]
     text = (

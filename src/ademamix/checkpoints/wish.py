@@ -30,11 +30,16 @@ class Wish:
         if self.to == "adamw" and self.settings:
             raise CheckpointError(f"AdamW has no {', '.join(self.settings)}: leave that out with the target adamw")
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that have a value: in Python, None may stand for one that is not given."""
+        return {name: value for name, value in self.settings.items() if value is not None}
+
     def check(self, origin: str) -> None:
         """Raise if a state of this origin is what is wished already."""
         if self.to == "adamw" and origin == "AdamW":
             raise CheckpointError("this is a state of AdamW already: there is nothing to convert")
-        if self.to == "ademamix" and origin == "ademamix" and not self.settings:
+        if self.to == "ademamix" and origin == "ademamix" and not self.given:
             raise CheckpointError(
                 "this is a state of ademamix already: there is nothing to convert. Name a setting to change, such as "
                 "state_storage or total_steps, or the target adamw."

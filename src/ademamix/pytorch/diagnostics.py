@@ -53,9 +53,10 @@ def diagnostics_of(group: Mapping[str, Any], states: States) -> dict[str, Any]:
             continue
         step = float(state["step"])
         fast_step = max(step - float(state.get(FAST_START, 0)), 1)  # an m1 that is still empty divides by 1
-        c = float_coefficients(step, float(state["slow_step"]), fast_step, Settings.of_group(group)._replace(lr=1.0))
+        slow_step = max(int(state["slow_step"]), 1)  # as in `schedule_of`
+        c = float_coefficients(step, float(slow_step), fast_step, Settings.of_group(group)._replace(lr=1.0))
         fast, slow, square = _moments(param, state, group)
-        alpha = alpha_at(int(state["slow_step"]) or 1, group["alpha"], group["alpha_warmup"])
+        alpha = alpha_at(slow_step, group["alpha"], group["alpha_warmup"])
         slow_part = (c.slow_gain * slow / (square.sqrt() + c.eps)).clamp(-c.slow_limit, c.slow_limit)
         direction = fast / (square.sqrt() + c.eps) + slow_part
         slow_steps = c.step_size * slow_part.abs()

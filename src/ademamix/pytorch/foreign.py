@@ -24,6 +24,7 @@ Entries = Mapping[str, Any]
 Group = Mapping[str, Any]
 
 ADAMW_ONLY = ("amsgrad", "decoupled_weight_decay")  # keys of its groups that mean nothing here
+NADAM_ONLY = "momentum_decay"  # in groups that are otherwise like those of RAdam
 ORIGIN = "origin"  # in a translated group: whose AdEMAMix it was
 KEPT = ("params", "param_names", "lr", "initial_lr", "betas", "eps", "weight_decay", "alpha", "foreach")
 
@@ -35,16 +36,22 @@ HEAVYBALL_ENTRY = re.compile(r"(?:update|scale)_by_ademamix_(exp_avg_fast|exp_av
 def translated(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return `state_dict` in our names or AdamW's, or raise ValueError if that is not possible. Twice is like once."""
     groups, state = [], dict(state_dict["state"])
-    for group in state_dict["param_groups"]:
+    for number, group in enumerate(state_dict["param_groups"]):
         keys = [key for key in group["params"] if state.get(key)]
         layout = layout_of(group)
         if set(group) == {"params"} and not group["params"]:
             groups.append(group)  # torch.distributed.checkpoint keeps nothing of a group without parameters
             continue
-        if layout is None:
+        if layout is None or NADAM_ONLY in group:
             _refuse(group, state[keys[0]] if keys else {})
         refuse_other_adams(group)
-        groups.append(layout.group(group))
+        try:
+            groups.append(layout.group(group))
+        except KeyError as missing:
+            raise ValueError(
+                f"group {number} of this AdEMAMix of {layout.origin} has no {missing.args[0]}: it was changed since "
+                "that optimizer wrote it. Put the setting back into param_groups, or go back to an earlier checkpoint."
+            ) from missing
         for key in keys:
             try:
                 state[key] = layout.state(state[key], group)
@@ -64,6 +71,11 @@ def refuse_other_adams(group: Group) -> None:
         raise ValueError(
             "amsgrad=True is not possible: AdEMAMix has no maximum of second moments. In a call, leave it out; to "
             "continue a run, load it into an AdamW with amsgrad=False first if dropping the maximum is what you want."
+        )
+    if "decoupled_weight_decay" in group and "amsgrad" not in group:
+        raise ValueError(
+            "this is the state of torch.optim.RAdam: its moments are those of AdamW, its updates are not. To continue "
+            "without its rectification, load it into a torch.optim.AdamW and save the state of that."
         )
     if not group.get("weight_decay"):
         return

@@ -182,15 +182,22 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
     return state
 
 
-def _check_whole(entries: Mapping[str, Any]) -> None:
-    """Raise if a moment would begin empty under a clock that has run, or a clock at 0 for an existing moment."""
-    missing = None
+def missing_entry(entries: Mapping[str, Any]) -> str | None:
+    """Return the moment that would begin empty under a clock that has run, or a clock at 0 for an existing moment.
+
+    m1 may begin late, at any step.
+    """
     if "exp_avg_sq" not in entries and float(entries.get("step", 0)) > 0:
-        missing = "exp_avg_sq"
-    elif "step" not in entries and any(key in entries for key in MOMENT_KEYS.values()):
-        missing = "step"
-    elif "slow_step" not in entries and "exp_avg_slow" in entries:
-        missing = "slow_step"
+        return "exp_avg_sq"
+    if "step" not in entries and any(key in entries for key in MOMENT_KEYS.values()):
+        return "step"
+    if "exp_avg_slow" not in entries and float(entries.get("slow_step", 0)) > 0:
+        return "exp_avg_slow"
+    return "slow_step" if "slow_step" not in entries and "exp_avg_slow" in entries else None
+
+
+def _check_whole(entries: Mapping[str, Any]) -> None:
+    missing = missing_entry(entries)
     if missing is not None:
         raise ValueError(
             f"the state of a parameter has no {missing}, only {', '.join(map(str, entries))}: it is damaged, or was "

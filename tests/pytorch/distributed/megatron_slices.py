@@ -38,6 +38,7 @@ from unsharded_runs import (
     states_of,
     tolerance,
     unsharded,
+    usual_distance,
 )
 
 from ademamix import AdEMAMix
@@ -222,8 +223,9 @@ def resumed(folder: Path) -> None:
             step(run, number)
             step(other, number)
         assert {int(state["slow_step"]) for _, state in states_of(other.ademamix)} == {2 * STEPS}, what
-        missed = distance(other.parameters, run.parameters, before)
-        assert missed <= (0.02 if storage == "compact" else 0), (what, missed)
+        measure, bound = (usual_distance, 0.005) if storage == "compact" else (distance, 0.0)
+        missed = measure(other.parameters, run.parameters, before)
+        assert missed <= bound, (what, missed)
 
 
 @on_cpu
