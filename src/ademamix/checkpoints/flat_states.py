@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 STATE, GROUPS = "state.", "param_groups."
+NAMES = "param_names"  # of all parameters of the group; torch repeats them for each
 
 
 def is_flat(node: Any) -> bool:
@@ -26,7 +27,7 @@ def is_flat(node: Any) -> bool:
 
 
 def nested(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return it as torch's optimizers have it, with a group for each parameter.
+    """Return it as torch's optimizers have it, with a group for each parameter, which is known by its key alone.
 
     >>> nested({"state.layer.weight.step": 1, "param_groups.layer.weight.lr": 0.1})
     {'state': {'layer.weight': {'step': 1}}, 'param_groups': [{'lr': 0.1, 'params': ['layer.weight']}]}
@@ -36,17 +37,19 @@ def nested(node: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in node.items():
         part, prefix = (state, STATE) if key.startswith(STATE) else (groups, GROUPS)
         parameter, _, name = key.removeprefix(prefix).rpartition(".")
-        part.setdefault(parameter, {})[name] = value
+        entries = part.setdefault(parameter, {})
+        if part is state or name != NAMES:
+            entries[name] = value
     return {
         "state": state,
         "param_groups": [{**settings, "params": [parameter]} for parameter, settings in groups.items()],
     }
 
 
-def flattened(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo :func:`nested`.
+def flattened(state_dict: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo :func:`nested`, and repeat the names that the flat state had `before`.
 
-    >>> flattened({"state": {"w": {"step": 1}}, "param_groups": [{"lr": 0.1, "params": ["w"]}]})
+    >>> flattened({"state": {"w": {"step": 1}}, "param_groups": [{"lr": 0.1, "params": ["w"]}]}, before={})
     {'state.w.step': 1, 'param_groups.w.lr': 0.1}
     """
     flat = {
@@ -57,4 +60,7 @@ def flattened(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     for group in state_dict["param_groups"]:
         (parameter,) = group["params"]
         flat |= {f"{GROUPS}{parameter}.{name}": value for name, value in group.items() if name != "params"}
+        names = f"{GROUPS}{parameter}.{NAMES}"
+        if names in before:
+            flat[names] = before[names]
     return flat

@@ -91,7 +91,8 @@ def convert(node: Any, wish: Wish) -> Converted:
     notes = [] if wish.to == "adamw" else _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
-    return Converted(flat_states.flattened(new) if flat_states.is_flat(node) else new, source.origin, changes, notes)
+    tree = flat_states.flattened(new, before=node) if flat_states.is_flat(node) else new
+    return Converted(tree, source.origin, changes, notes)
 
 
 def verify(node: Any, to: str) -> None:
