@@ -7,10 +7,11 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ademamix.lab.config import Run
 from ademamix.lab.runs import beginnings, environment
-from ademamix.lab.runs.carriers import Carrier, Event, Events, Worker
+from ademamix.lab.runs.carriers import Carrier, Events, Worker
 from ademamix.lab.runs.execution import Options, Progress
 from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
 from ademamix.lab.runs.local_processes import LocalProcesses
@@ -76,60 +77,108 @@ def run_all(
     folders = {name: RunFolder(options.runs, config) for name, config in runs.items()}
     statuses = {name: Status(config, result=kept.get(name)) for name, config in runs.items()}
     waiting = [name for name, status in statuses.items() if status.result is None]
-    events: Events = queue.Queue()
     with (
         _told_whether_saved([folders[name] for name in waiting]),
         asked_to_stop() as stop,
-        contextlib.ExitStack() as stack,
-        _dismissed_together() as workers,
+        _crew(carrier, options, threads) as crew,
     ):
         # in here, since a Ctrl-C during the import of torch would be lost in it
         _check_optimizers(statuses[name].config for name in waiting)
         environment.check_kept((folders[name] for name in runs if name not in waiting), options.data)
-        devices = carrier.devices(options.device) if waiting else []
-        at_once = processes or carrier.at_once(options.device, threads) if waiting else 0
+        if waiting:
+            crew.find_room(processes)
         if stop.is_set():
             raise _Stopped
         plan = beginnings.Plan(
             {name: statuses[name].config for name in waiting}, beginnings.Beginnings(options.beginnings)
         )
-        idle: list[Worker] = []
-        running = 0
-        while waiting or running:
+        while waiting or crew.at_work:
             unfinished = [name for name, status in statuses.items() if not status.ended]
             ready = [name for name in waiting if not plan.waits(name, unfinished)]
-            while ready and running < at_once:
-                if not idle:
-                    how = replace(options, device=devices[len(workers) % len(devices)])
-                    idle.append(stack.enter_context(carrier.started(how, threads, events)))
-                    workers.append(idle[-1])
-                next_one = ready.pop(0)
-                waiting.remove(next_one)
-                idle.pop().begin(next_one, statuses[next_one].config, plan.to_keep(next_one))
-                running += 1
-            for event in _arrived(events):
-                name = event.worker.run
-                if name is None:
-                    continue
+            for name in ready[: crew.size - crew.at_work]:
+                waiting.remove(name)
+                crew.begin(name, statuses[name].config, plan.to_keep(name))
+            for name, message in crew.heard():
                 begun = statuses[name].progress is not None
-                ended = _ended(event, statuses[name], name, keep_going=keep_going)
+                ended = _ended(message, statuses[name], name, keep_going=keep_going)
                 if statuses[name].notices:
                     watch(statuses)  # at once: an error may come next
                 if not begun and statuses[name].progress is not None:
                     environment.check_same_data(folders.values())
                 if ended:
                     statuses[name].result = folders[name].result()
-                    event.worker.run = None
-                    if "gone" not in event.message:
-                        idle.append(event.worker)
-                    running -= 1
-                    break  # and give it the next one
+                    crew.release(name, message)
+                    break  # and give the worker the next one
             watch(statuses)
             if stop.is_set():
                 raise _Stopped
         watch(statuses)
     environment.check_same_data(folders.values())
     return {name: status.result for name, status in statuses.items() if status.result is not None}
+
+
+@dataclass
+class _Crew:
+    """Workers of a carrier, on its devices in turn; each is started when there is a run for it."""
+
+    carrier: Carrier
+    options: Options
+    threads: int
+    stack: contextlib.ExitStack
+    """Its end is the end of the workers."""
+    workers: list[Worker]
+    """All that were started; those that are idle are also in `idle`."""
+    idle: list[Worker] = field(default_factory=list)
+    devices: Sequence[str] = ()
+    size: int = 0
+    """How many may be at work."""
+    events: Events = field(default_factory=queue.Queue)
+
+    def find_room(self, processes: int | None) -> None:
+        """Find out what devices there are, and how many runs they take at a time unless that is given."""
+        self.devices = self.carrier.devices(self.options.device)
+        self.size = processes or self.carrier.at_once(self.options.device, self.threads)
+
+    @property
+    def at_work(self) -> int:
+        """The number of runs that workers carry out."""
+        return sum(worker.run is not None for worker in self.workers)
+
+    def begin(self, name: str, config: Run, keep_at: Sequence[int]) -> None:
+        """Give a run to a worker."""
+        if not self.idle:
+            how = replace(self.options, device=self.devices[len(self.workers) % len(self.devices)])
+            self.idle.append(self.stack.enter_context(self.carrier.started(how, self.threads, self.events)))
+            self.workers.append(self.idle[-1])
+        self.idle.pop().begin(name, config, keep_at)
+
+    def heard(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what workers say about their runs until it is time to refresh the display."""
+        end = time.monotonic() + REFRESH
+        while (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                event = self.events.get(timeout=left)
+                if event.worker.run is not None:
+                    yield event.worker.run, event.message
+
+    def release(self, name: str, message: dict[str, Any]) -> None:
+        """Note that a run has ended with a message; its worker takes another unless it is gone."""
+        worker = next(worker for worker in self.workers if worker.run == name)
+        worker.run = None
+        if "gone" not in message:
+            self.idle.append(worker)
+
+
+@contextlib.contextmanager
+def _crew(carrier: Carrier, options: Options, threads: int) -> Iterator[_Crew]:
+    """Give a crew; when the block ends, its workers save at the same time, not one after another."""
+    with contextlib.ExitStack() as stack:
+        crew = _Crew(carrier, options, threads, stack, workers=[])
+        try:
+            yield crew
+        finally:
+            for each in crew.workers:
+                each.dismiss()
 
 
 def _check_optimizers(configs: Iterable[Run]) -> None:
@@ -152,28 +201,8 @@ def _told_whether_saved(folders: Sequence[RunFolder]) -> Iterator[None]:
         raise Interrupted(saved=any(folder.has_checkpoint for folder in folders)) from None
 
 
-@contextlib.contextmanager
-def _dismissed_together() -> Iterator[list[Worker]]:
-    """Give a list of workers; when the block ends, they save at the same time, not one after another."""
-    workers: list[Worker] = []
-    try:
-        yield workers
-    finally:
-        for each in workers:
-            each.dismiss()
-
-
-def _arrived(events: Events) -> Iterator[Event]:
-    """Yield the events that arrive until it is time to refresh the display."""
-    end = time.monotonic() + REFRESH
-    while (left := end - time.monotonic()) > 0:
-        with contextlib.suppress(queue.Empty):
-            yield events.get(timeout=left)
-
-
-def _ended(event: Event, status: Status, name: str, *, keep_going: bool) -> bool:
+def _ended(message: Mapping[str, Any], status: Status, name: str, *, keep_going: bool) -> bool:
     """Note what a worker said about its run, and return whether that has ended."""
-    message = event.message
     if "stopped" in message:
         raise _Stopped
     if "notice" in message:
