@@ -30,6 +30,8 @@ RUN = changed(
     TINY,
     model=GPT(kind="gpt", width=16, layers=2, heads=1, context=16),
     data=Text(kind="text", source=DOCS, held_out_batches=1),
+    # where rates are larger, rounding can grow a hundredfold in these first steps: it depends on the CPU and the text
+    optimizer=Optimizer(name="ademamix", lr=3e-3, settings={"weight_decay": 0.1}),
     batch=8,
     validation_examples=70,  # three batches: the processes have unequally many
     probes=PROBES,
@@ -38,7 +40,7 @@ ADEMAMIX = Optimizer(name="ademamix", lr=5e-3)
 DROPS = {"width": 16, "layers": 2, "heads": 1, "dropout": 0.2}
 DIGITS = ViT(kind="vit", patch=4, image=8, channels=1, **DROPS)
 
-ROUNDING = 1e-5
+ROUNDING = 3e-6
 CASES: dict[str, tuple[Run, float]] = {
     "ademamix": (RUN, ROUNDING),
     "another optimizer": (changed(RUN, optimizer=Optimizer(name="adamw", lr=1e-2)).then(12, ADEMAMIX), ROUNDING),
