@@ -258,9 +258,17 @@ def checked_nonnegative(name: str, value: Any) -> float:
     """Return `value`, a finite number that is not negative, or raise ValueError."""
     if type(value) is float and 0.0 <= value < math.inf:
         return value
-    if not isinstance(value, numbers.Real) or not 0.0 <= float(value) < math.inf:
+    if not isinstance(value, numbers.Real) or not 0.0 <= _as_float(value) < math.inf:
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     return float(value)
+
+
+def _as_float(number: Any) -> float:
+    """Return a number as a float; infinite if it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def checked_clip(slow_clip: Any) -> float | None:
@@ -268,7 +276,7 @@ def checked_clip(slow_clip: Any) -> float | None:
     if slow_clip is None:
         return None
     is_number = isinstance(slow_clip, numbers.Real) and not isinstance(slow_clip, bool)
-    if not is_number or not 0.0 < float(slow_clip) < math.inf:
+    if not is_number or not 0.0 < _as_float(slow_clip) < math.inf:
         raise ValueError(f"slow_clip must be a finite number > 0, or None for no bound, got {slow_clip!r}")
     return float(slow_clip)
 
@@ -276,7 +284,7 @@ def checked_clip(slow_clip: Any) -> float | None:
 def checked_lr(lr: Any) -> Any:
     """Return `lr`, a number or a one-element tensor, or raise ValueError."""
     _check_lr_kind(lr)
-    if not 0.0 <= lr < math.inf:
+    if not 0.0 <= (_as_float(lr) if isinstance(lr, int) else lr) < math.inf:
         raise ValueError(f"lr must be a finite number >= 0, got {lr!r}")
     return lr
 
