@@ -346,7 +346,7 @@ def test_seeds_differ_and_repeat(tmp_path: Path) -> None:
         ({"phases": [{"step": 2, "optimizer": {"name": "adamw", "lr": 1e-3}}] * 2}, "one after another"),
         ({"phases": [{"step": 2}]}, "changes nothing"),
         ({"probes": [{"kind": "follow-batch", "every": 1}]}, "raise held_out_batches"),
-        ({"probes": [{"kind": "update-norms", "span": 25}]}, "would begin at step 25 of 24"),
+        ({"probes": [{"kind": "update-norms", "span": 25}]}, "would begin at step 25, after the last step, 24"),
         ({"dropout": 0.1}, "dropout"),
         ({"seed": 2**64}, "seed"),
         ({"schedule": {"kind": "cosine", "warmup": 25}}, "must fit into the 24 steps"),

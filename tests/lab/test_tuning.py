@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from ademamix.lab import tuning
 from ademamix.lab.comparison import defaults
 from ademamix.lab.comparison.arms import arm_of, plan
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result
-from ademamix.lab.tuning import Choice, Sweep
+from ademamix.lab.tuning import Choice, SearchedLosses
 from lab_runs import TINY, result
 
 
@@ -28,7 +25,7 @@ def _beta2(optimizer: Optimizer) -> float:
 
 def _tuned(
     loss: Callable[[Optimizer], float], *chosen: Optimizer, count: int = 3
-) -> tuple[dict[str, Sweep], list[list[Run]]]:
+) -> tuple[dict[str, SearchedLosses], list[list[Run]]]:
     rounds: list[list[Run]] = []
 
     def run(runs: Mapping[str, Run]) -> dict[str, Result]:
@@ -48,11 +45,11 @@ def test_a_search_grows_until_the_best_has_neighbours() -> None:
         return 1 + abs(math.log(optimizer.lr / best[optimizer.name])) + abs(_beta2(optimizer) - 0.999)
 
     found, rounds = _tuned(loss, ADAMW, ADEMAMIX)
-    assert {name: swept.best for name, swept in found.items()} == {
+    assert {name: losses.best for name, losses in found.items()} == {
         "AdamW": Choice(4e-3, 0.999),
         "AdEMAMix": Choice(1e-3, 0.999),
     }
-    assert all(swept.settled for swept in found.values())
+    assert all(losses.settled for losses in found.values())
     assert [len(runs) for runs in rounds] == [6, 3, 1, 2]
     assert "AdEMAMix, best: lr=0.001 beta2=0.999" in tuning.table(found, 100)
 
@@ -112,26 +109,17 @@ def test_divergence_is_recorded_as_no_number() -> None:
     assert "diverged" in tuning.table(found, 100)
 
 
-def test_a_search_gives_back_runs_with_the_best_choices(tmp_path: Path) -> None:
-    titles = []
-
-    class Pretending(Lab):
-        def carry_out(
-            self, runs: Mapping[str, Run], title: str, *, kept: Mapping[str, Result] | None = None
-        ) -> dict[str, Result]:
-            titles.append(title)
-            assert all(run.seed == tuning.SEED for run in runs.values())
-            return {label: result(abs(math.log(run.optimizer.lr / 8e-3))) for label, run in runs.items()}
+def test_a_search_gives_back_runs_with_the_best_choices() -> None:
+    def run(runs: Mapping[str, Run]) -> dict[str, Result]:
+        assert all(tried.seed == tuning.SEED for tried in runs.values())
+        return {label: result(abs(math.log(tried.optimizer.lr / 8e-3))) for label, tried in runs.items()}
 
     long = arm_of(TINY, ADAMW, steps=2 * TINY.steps)
     arms = {label: of_seed[5] for label, of_seed in plan([arm_of(TINY, ADAMW), long], [5]).items()}
-    found = tuning.search(arms, Pretending(Options(tmp_path)), 3, title="a panel")
+    found = tuning.search(arms, 3, run, rounds=tuning.ROUNDS)
     assert {label: (run.optimizer.lr, run.steps) for label, run in found.runs.items()} == {
         "AdamW in 24 steps": (8e-3, 24),
         "AdamW in 48 steps": (8e-3, 48),
-    }
-    assert set(titles) == {
-        "a panel: learning rates and beta2, on seed 0, for each of AdamW in 24 steps; AdamW in 48 steps."
     }
     assert "AdamW in 48 steps, best: lr=0.008 beta2=0.999" in found.report(100)
     assert found.records()["AdamW in 48 steps"]["run"]["steps"] == 48

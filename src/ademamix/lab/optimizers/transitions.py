@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,17 @@ from ademamix.lab.optimizers import construction
 from ademamix.lab.optimizers.variants import AdamWScheduledBeta1
 
 Groups = Iterable[dict[str, Any]]
+
+
+class Place(NamedTuple):
+    """Where a run switches, and the groups that a new optimizer is built from."""
+
+    groups: Groups
+    step: int
+    steps: int
+
+
+Transition = Callable[[Any, Optimizer, Place], torch.optim.Optimizer]
 
 
 def check(config: Run) -> None:
@@ -56,34 +67,51 @@ def switch(
     Reference: section 4.1 of the paper, and appendix C, "Removing the second EMA mid-training" and "Limitations of a
     single EMA".
     """
-    new: torch.optim.Optimizer
-    if isinstance(optimizer, torch.optim.AdamW) and config.name == "ademamix":
-        new = _from_adamw(optimizer, config, total_steps=steps - step)
-    elif isinstance(optimizer, AdEMAMix) and config.name == "adamw":
-        new = _to_adamw(optimizer, config)
-    elif isinstance(optimizer, torch.optim.AdamW) and config.name == "adamw-scheduled-beta1":
-        new = _with_rising_beta1(optimizer, config, groups, step=step, steps=steps)
-    elif type(optimizer) is construction.constructor(config.name):
-        new = construction.build(config, groups, total_steps=steps)
-        new.state.update(optimizer.state)
-    else:
-        raise ConfigError(
-            f"a run cannot switch from {type(optimizer).__name__} to {config.name!r}: it can switch from 'adamw' to "
-            "'ademamix' or 'adamw-scheduled-beta1', from 'ademamix' to 'adamw', and to other settings of the same one"
-        )
+    new = _transition(optimizer, config.name)(optimizer, config, Place(groups, step, steps))
     optimizer.param_groups = []
     for group in new.param_groups:
         group["lr"] = config.lr
     return new
 
 
-def _from_adamw(adamw: torch.optim.AdamW, config: Optimizer, *, total_steps: int) -> AdEMAMix:
+def _transition(optimizer: torch.optim.Optimizer, after: str) -> Transition:
+    """Return what makes the optimizer of the name `after` from this one."""
+    if type(optimizer) is construction.constructor(after):
+        return _with_other_settings
+    for (name, other), transition in TRANSITIONS.items():
+        if other == after and type(optimizer) is construction.constructor(name):
+            return transition
+    raise ConfigError(
+        f"a run cannot switch from {type(optimizer).__name__} to {after!r}: it can switch {_listed(TRANSITIONS)}, and "
+        "to other settings of the same one"
+    )
+
+
+def _listed(switches: Iterable[tuple[str, str]]) -> str:
+    """Return the switches in words.
+
+    >>> _listed([("a", "b"), ("a", "c"), ("b", "a")])
+    "from 'a' to 'b' or 'c', from 'b' to 'a'"
+    """
+    others: dict[str, list[str]] = {}
+    for name, other in switches:
+        others.setdefault(name, []).append(repr(other))
+    return ", ".join(f"from {name!r} to {' or '.join(found)}" for name, found in others.items())
+
+
+def _with_other_settings(optimizer: torch.optim.Optimizer, config: Optimizer, place: Place) -> torch.optim.Optimizer:
+    new = construction.build(config, place.groups, total_steps=place.steps)
+    new.state.update(optimizer.state)
+    return new
+
+
+def _from_adamw(adamw: torch.optim.AdamW, config: Optimizer, place: Place) -> AdEMAMix:
     allowed = construction.arguments(AdEMAMix.from_adamw) - {"adamw"}
-    settings = construction.settings_of(config, AdEMAMix.from_adamw, allowed, total_steps)
+    settings = construction.settings_of(config, AdEMAMix.from_adamw, allowed, place.steps - place.step)
     return construction.constructed(config, lambda: AdEMAMix.from_adamw(adamw, **settings))
 
 
-def _to_adamw(optimizer: AdEMAMix, config: Optimizer) -> torch.optim.AdamW:
+def _to_adamw(optimizer: AdEMAMix, config: Optimizer, _: Place) -> torch.optim.AdamW:
     construction.settings_of(config, AdEMAMix.to_adamw, set(), 0)
     construction.refuse_low_precision(optimizer, config)
     adamw = optimizer.to_adamw()
@@ -91,18 +119,25 @@ def _to_adamw(optimizer: AdEMAMix, config: Optimizer) -> torch.optim.AdamW:
     return adamw
 
 
-def _with_rising_beta1(
-    adamw: torch.optim.AdamW, config: Optimizer, groups: Groups, *, step: int, steps: int
-) -> torch.optim.Optimizer:
+def _with_rising_beta1(adamw: torch.optim.AdamW, config: Optimizer, place: Place) -> torch.optim.Optimizer:
     """Continue with AdamW's averages; unless stated otherwise, beta1 rises from AdamW's over the steps that are left.
 
     The weight that all gradients have in the average so far is that of AdamW, 1 - beta1^t.
     """
     beta1 = adamw.param_groups[0]["betas"][0]
-    own = {"beta1_start": beta1, "total_steps": steps - step, **config.settings, "schedule_start": step}
-    new = construction.build(config.model_copy(update={"settings": own}), groups, total_steps=steps)
+    own = {"beta1_start": beta1, "total_steps": place.steps - place.step, **config.settings}
+    own["schedule_start"] = place.step
+    new = construction.build(config.model_copy(update={"settings": own}), place.groups, total_steps=place.steps)
     assert isinstance(new, AdamWScheduledBeta1)
     for param, state in adamw.state.items():
         taken = {name: state[name] for name in ("step", "exp_avg", "exp_avg_sq")}
         new.state[param] = taken | {"weight": param.new_tensor(1 - beta1 ** float(state["step"]))}
     return new
+
+
+TRANSITIONS: dict[tuple[str, str], Transition] = {
+    ("adamw", "ademamix"): _from_adamw,
+    ("adamw", "adamw-scheduled-beta1"): _with_rising_beta1,
+    ("ademamix", "adamw"): _to_adamw,
+}
+"""What makes one optimizer from another, by the names of the two; any can go on with other settings."""

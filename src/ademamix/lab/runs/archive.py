@@ -28,10 +28,10 @@ class Archive:
 
     folder: Path
 
-    def add(self, run: RunFolder) -> None:
-        """Write the record of a finished run, unless it is there."""
-        path, result = self._path(run.config), run.result()
-        if result is None or path.exists():
+    def add(self, run: RunFolder, result: Result) -> None:
+        """Write the record of a run that has ended so, unless it is there."""
+        path = self._path(run.config)
+        if path.exists():
             return
         metrics: dict[str, dict[int, float | None]] = {}
         for row in run.metrics():

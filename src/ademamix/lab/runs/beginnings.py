@@ -18,22 +18,21 @@ from filelock import FileLock
 
 from ademamix.lab.config import FORMAT, ConstantThenLinear, Optimizer, Run
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.probes import FollowTrainingBatch, InjectBatch
 from ademamix.lab.runs import checkpoints
 
 if TYPE_CHECKING:
     import torch
 
 
-def changes(run: Run) -> list[int]:
+def fork_steps(run: Run) -> list[int]:
     """Return after which steps a run may leave the path that it shares with others, the last first.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
-    >>> changes(DEFAULT.then(5000, Optimizer(name="ademamix", lr=4e-3)))
+    >>> fork_steps(DEFAULT.then(5000, Optimizer(name="ademamix", lr=4e-3)))
     [5000]
     """
     steps = {phase.step for phase in run.phases}
-    steps |= {probe.first_step - 1 for probe in run.probes if isinstance(probe, InjectBatch | FollowTrainingBatch)}
+    steps |= {probe.first_step - 1 for probe in run.probes if probe.forks}
     if isinstance(run.schedule, ConstantThenLinear) and run.schedule.decay:
         steps.add(run.steps - run.schedule.decay)
     return sorted(steps - {0}, reverse=True)
@@ -110,7 +109,7 @@ class Beginnings:
 
     def load(self, run: Run, data: str, device: torch.device | str = "cpu") -> Beginning | None:
         """Return the longest beginning that is kept of a run; probes that have not acted in it start afresh."""
-        for step in changes(run):
+        for step in fork_steps(run):
             found = checkpoints.load(self._root / key(run, step), device)
             if found is None or found[1]["data"] != data:
                 continue
@@ -128,7 +127,7 @@ class Plan:
         self._runs, self._kept = runs, kept
         self._order = {name: place for place, name in enumerate(runs)}
         self._keys: dict[tuple[str, int], str] = {}
-        self._wanted = {name: {step: key(run, step) for step in changes(run)} for name, run in runs.items()}
+        self._wanted = {name: {step: key(run, step) for step in fork_steps(run)} for name, run in runs.items()}
 
     def to_keep(self, name: str) -> list[int]:
         """Return after which steps a run is to keep its state, since others begin in the same way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ademamix.lab import process_group
@@ -57,7 +57,7 @@ class Lab:
         """
         if kept is None:
             kept = self.kept(runs)
-        self._archive(runs[name] for name in kept)
+        self._archive(runs, kept)
         if not self.trains:
             return self._all_kept(runs, kept)
         if len(kept) == len(runs):
@@ -66,10 +66,11 @@ class Lab:
             title += f"\nTrained before, and not again: {'; '.join(kept)}."
         at_once = self.at_once
         with Display(title, at_once) as display:
+            watch = self._archiving(runs, display)
             if process_group.current().count > 1:
                 from ademamix.lab.runs.in_turn import run_in_turn  # imports torch: showing results does not wait for it
 
-                return run_in_turn(runs, self.options, kept=kept, watch=self._archiving(display), keep_going=keep_going)
+                return run_in_turn(runs, self.options, kept=kept, watch=watch, keep_going=keep_going)
             return run_all(
                 runs,
                 self.options,
@@ -77,7 +78,7 @@ class Lab:
                 carrier=self.carrier,
                 processes=at_once,
                 threads=self.threads,
-                watch=self._archiving(display),
+                watch=watch,
                 keep_going=keep_going,
             )
 
@@ -89,18 +90,18 @@ class Lab:
             )
         return dict(kept)
 
-    def _archiving(self, display: Display) -> Callable[[Mapping[str, Status]], None]:
+    def _archiving(self, runs: Mapping[str, Run], display: Display) -> Callable[[Mapping[str, Status]], None]:
         archived: set[str] = set()
 
         def watch(statuses: Mapping[str, Status]) -> None:
             display(statuses)
-            finished = {name for name, status in statuses.items() if status.result is not None}
-            self._archive(statuses[name].config for name in finished - archived)
-            archived.update(finished)
+            results = {name: status.result for name, status in statuses.items() if status.result is not None}
+            self._archive(runs, {name: results[name] for name in results.keys() - archived})
+            archived.update(results)
 
         return watch
 
-    def _archive(self, runs: Iterable[Run]) -> None:
+    def _archive(self, runs: Mapping[str, Run], results: Mapping[str, Result]) -> None:
         if self.archive is not None:
-            for run in runs:
-                self.archive.add(RunFolder(self.options.runs, run))
+            for name, result in results.items():
+                self.archive.add(RunFolder(self.options.runs, runs[name]), result)

@@ -40,7 +40,7 @@ def in_this_process(monkeypatch):
 
     def use(*peers):
         monkeypatch.setattr(rows, "ROWS", (*OWN, *peers))
-        monkeypatch.setattr(pytorch_steps, "PEERS", tuple(dict.fromkeys(peer.package for peer in peers)))
+        monkeypatch.setattr(rows, "PEERS", tuple(dict.fromkeys(peer.package for peer in peers)))
 
     use()
     return use
@@ -55,6 +55,8 @@ BYTES = {  # of state: for each element of a tensor that is coded, for its 64 bl
     rows.COMPACT: (4, 3, 12),
     rows.COMPACT_NO_FAST: (3, 2, 8),
     rows.COMPACT_WIDE: (4, 3, 12),
+    rows.FUSED_CLIPPED: (12, 0, 12),
+    rows.COMPACT_CLIPPED: (4, 3, 12),
     rows.FOREACH: (12, 0, 12),
     "ademamix single": (12, 0, 12),
     rows.ADAMW_BF16: (4, 0, 4),
@@ -337,4 +339,4 @@ def test_help_names_every_scenario(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     printed = capsys.readouterr().out
-    assert all(f"  {name} " in printed for name in pytorch_steps.NAMES)
+    assert all(f"  {name} " in printed for name in rows.NAMES)

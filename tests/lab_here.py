@@ -1,13 +1,16 @@
-"""A lab without processes, for tests of recipes."""
+"""A lab without processes, for tests of recipes and of what carries them out; those that use its fixtures name them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pytest
 import torch
 
 from ademamix.lab.config import Run
+from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunFolder
 from ademamix.lab.train import train
@@ -29,3 +32,14 @@ class LabHere(Lab):
             return {name: train(run, self.options) for name, run in runs.items()}
         finally:
             torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def shared_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose prepared data and finished runs all tests may use."""
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture
+def lab(shared_out: Path) -> LabHere:
+    return LabHere(Options(shared_out))

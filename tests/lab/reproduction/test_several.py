@@ -23,6 +23,8 @@ from ademamix.lab.runs.record import Result, RunError
 from ademamix.lab.runs.timing import OVERHEAD, seconds_per_step
 from lab_here import LabHere
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 SMOKE = SCALES["smoke"]
 SWITCHES = ["switch-from-adamw", "switch-schedules"]
 
@@ -71,7 +73,7 @@ def test_steps_that_runs_share_are_timed_once(tmp_path: Path, monkeypatch: pytes
     assert seconds == pytest.approx(OVERHEAD * expected, rel=1e-3)
 
 
-def test_a_timing_leaves_nothing_behind(tmp_path: Path, quick_workers: None) -> None:
+def test_a_timing_leaves_nothing_behind(tmp_path: Path) -> None:
     lab = Lab(Options(tmp_path), processes=2)
     assert seconds_per_step(SMOKE.lm("110m").run("adamw"), lab) > 0
     assert not list((tmp_path / "runs").iterdir())

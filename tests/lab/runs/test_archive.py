@@ -24,8 +24,8 @@ FOLLOWED = changed(TINY, probes=[{"kind": "update-norms", "span": 6}])
 @pytest.fixture
 def archived(tmp_path: Path) -> Path:
     """A folder with the record of `FOLLOWED`, which was trained in `trained`."""
-    train(FOLLOWED, Options(tmp_path / "trained"))
-    Archive(tmp_path / "records").add(RunFolder(tmp_path / "trained" / "runs", FOLLOWED))
+    result = train(FOLLOWED, Options(tmp_path / "trained"))
+    Archive(tmp_path / "records").add(RunFolder(tmp_path / "trained" / "runs", FOLLOWED), result)
     return tmp_path
 
 
@@ -49,8 +49,8 @@ def test_a_run_comes_back_from_its_record(archived: Path) -> None:
 
 def test_a_run_that_diverged_comes_back_as_that(tmp_path: Path) -> None:
     wild = changed(TINY, optimizer={"name": "adamw", "lr": 1e30}, clip=None)
-    train(wild, Options(tmp_path / "trained"))
-    Archive(tmp_path / "records").add(RunFolder(tmp_path / "trained" / "runs", wild))
+    ended = train(wild, Options(tmp_path / "trained"))
+    Archive(tmp_path / "records").add(RunFolder(tmp_path / "trained" / "runs", wild), ended)
     result = restored(tmp_path, wild).result()
     assert result is not None
     assert result.diverged

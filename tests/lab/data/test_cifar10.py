@@ -80,7 +80,7 @@ def test_files_that_were_put_there_are_taken(batches, tmp_path):
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        (None, "there is no program npm"),
+        (None, "npm is not installed"),
         ("sys.exit('npm error code E404\\nnpm error 404 Not Found')", "npm says npm error code E404 npm error 404"),
     ],
 )

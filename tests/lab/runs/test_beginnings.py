@@ -91,6 +91,14 @@ def test_runs_at_once_train_what_they_share_once(tmp_path: Path) -> None:
         assert outcome(runs[name], tmp_path) == outcome(runs[name], tmp_path / "alone")
 
 
+def test_a_probe_that_keeps_something_from_the_start_takes_no_beginning_without_it(tmp_path: Path) -> None:
+    branch = changed(ADAMW.then(12, ADEMAMIX), probes=[{"kind": "update-norms", "span": 20}])
+    train(branch, Options(tmp_path / "alone"))
+    train(ADAMW, Options(tmp_path), keep_at=[12])
+    train(branch, Options(tmp_path))
+    assert outcome(branch, tmp_path) == outcome(branch, tmp_path / "alone")
+
+
 def test_a_branch_survives_a_damaged_beginning_and_other_data(tmp_path: Path) -> None:
     branch = ADAMW.then(12, ADEMAMIX)
     train(branch, Options(tmp_path / "alone"))
@@ -123,6 +131,7 @@ def _constant(**fields: Any) -> Run:
         (ADAMW, ADAMW.then(12, ADEMAMIX), True),
         (ADAMW, ADAMW.then(11, ADEMAMIX), False),
         (ADAMW, changed(ADAMW, probes=[{"kind": "follow-training-batch", "step": 13}]), False),
+        (ADAMW, changed(ADAMW, probes=[{"kind": "update-norms", "span": 20}]), False),
         (ADAMW, changed(ADAMW, record_every=8), False),
     ],
 )

@@ -118,7 +118,7 @@ def test_an_adaptive_search_has_as_many_trials_as_were_asked_for(tmp_path: Path)
         assert config["optimizer"]["lr"] == trial.point["lr"]
         assert config["optimizer"]["settings"]["beta3"] == trial.point["beta3"]
     crew.carry_out(book, lab(tmp_path), "the same again, with nothing to do")
-    assert len(book.study.trials) == 3
+    assert len(book.trials()) == 3  # the study may have one that was drawn once too often, and left
 
 
 def test_a_failure_before_any_success_ends_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:

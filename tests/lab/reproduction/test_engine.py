@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pytest
 
+import lab_here
 from ademamix.lab.config import Run
 from ademamix.lab.probes import FollowTrainingBatch, UpdateNorms
 from ademamix.lab.recipes import Recipe
 from ademamix.lab.report.kinds import Curves, EndAgainst, Forgetting, Gap, HeatMap, Scatter
 from ademamix.lab.reproduction.claims import HOLDS, OPEN, Claim, Quantity, lower, measured
-from ademamix.lab.reproduction.engine import Reproduction, carry_out
+from ademamix.lab.reproduction.engine import Reproduction, carry_out, searched
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels, Plan
 from ademamix.lab.reproduction.scale import SCALES, Scale, grid
 from ademamix.lab.runs.archive import Archive
-from ademamix.lab.runs.record import Result, RunError
+from ademamix.lab.runs.record import Result, RunError, RunFolder
 from lab_here import LabHere
+from lab_runs import result
+
+lab, shared_out = lab_here.lab, lab_here.shared_out
 
 TWO_SEEDS = replace(SCALES["smoke"], name="laptop", seeds=(1, 2), rounds=0)
 """Of the size of a test, and yet conclusive."""
@@ -111,8 +115,26 @@ def test_search_takes_what_is_best_on_seed_0(tmp_path: Path, lab: LabHere) -> No
     assert len(searched) == 3
     rates = {name: arm["run"]["optimizer"]["lr"] for name, arm in panel["arms"].items()}
     assert rates == {"tuned": min(searched, key=searched.__getitem__), "stated": 1e-3}
-    assert "validation loss by learning rate and beta2, seed 0" in text
+    assert "search: validation loss by learning rate and beta2, seed 0:\ntuned, best: lr=" in text
     assert panel["searched"]["tuned"]["run"].get("seed", 0) == 0
+
+
+@pytest.mark.parametrize(("early_stopping", "best"), [(False, 0.5), (True, 2.0)])
+def test_a_search_goes_by_the_last_loss_or_by_the_lowest(early_stopping: bool, best: float, tmp_path: Path) -> None:
+    base = SCALES["smoke"].lm("110m").run("adamw")
+
+    def overfit(runs: Mapping[str, Run]) -> dict[str, Result]:
+        """The higher the rate, the lower a run gets and the higher it ends."""
+        for run in runs.values():
+            folder = RunFolder(tmp_path, run)
+            with folder.locked(), folder.open_metrics() as append:
+                append({"step": 10, "validation_loss": 1 - run.optimizer.lr})
+                append({"step": 20, "validation_loss": 1 + run.optimizer.lr})
+        return {name: result(1 + run.optimizer.lr) for name, run in runs.items()}
+
+    panel = Panel("search", {"tuned": base}, tune=["tuned"], early_stopping=early_stopping)
+    arms, _ = searched(panel, SCALES["smoke"], overfit, tmp_path)
+    assert arms["tuned"].optimizer.lr == best * base.optimizer.lr
 
 
 def test_an_arm_that_follows_takes_what_was_found_for_another(tmp_path: Path, lab: LabHere) -> None:

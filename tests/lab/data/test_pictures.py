@@ -103,7 +103,7 @@ def test_folders_that_cannot_be_used_are_explained(class_folders, tmp_path):
     with pytest.raises(DataError, match="1 or 3 channels, got a model of 2"):
         read(class_folders, model=SMALL.model_copy(update={"channels": 2}))
     (class_folders / "train" / "bee" / "0.png").write_bytes(b"torn")
-    with pytest.raises(DataError, match=r"bee/0\.png is no image that can be read"):
+    with pytest.raises(DataError, match=r"bee/0\.png cannot be read as an image"):
         read(class_folders, model=SMALL, batch=2)
     (class_folders / "val" / "cat").mkdir()
     with pytest.raises(DataError, match=r"val has classes that train does not have: \['cat'\]"):

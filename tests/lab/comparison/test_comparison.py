@@ -317,7 +317,7 @@ class TestPicture:
 
 
 def test_the_default_is_the_best_of_the_committed_sweep() -> None:
-    records = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "compare_sweep.json").read_text())
+    records = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "compare_sweep.json").read_text())
     adamw, ademamix = defaults.OPTIMIZERS.values()
     lengths = [(adamw, defaults.STEPS), (adamw, 2 * defaults.STEPS), (ademamix, defaults.STEPS)]
     runs = [arm_of(defaults.DEFAULT, optimizer, steps) for optimizer, steps in lengths]
@@ -325,7 +325,7 @@ def test_the_default_is_the_best_of_the_committed_sweep() -> None:
         run.model_dump(mode="json", exclude_defaults=True) for run in runs
     ]
     for record, run in zip(records.values(), runs, strict=True):
-        found = tuning.Sweep(
+        found = tuning.SearchedLosses(
             {tuning.Choice(row["lr"], row["beta2"]): row["validation_loss"] for row in record["losses"]}
         )
         assert found.settled
