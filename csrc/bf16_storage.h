@@ -1,7 +1,7 @@
 // Moments in bf16, rounded up or down at random, so that averages do not stall.
 #pragma once
 
-#include "coded_block.h"
+#include "block.h"
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
@@ -11,6 +11,7 @@ struct BFloat16Storage {
   using SlowCode = uint16_t;
   using SquareCode = uint16_t;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
+  static constexpr bool kRounds = true;
   static constexpr bool kKeepsMoments = false;
 
   template <bool kFast, bool kCareful>

@@ -3,7 +3,7 @@
 // above the offset, fixed-point below. Codes are rounded up or down at random, so that averages do not stall.
 #pragma once
 
-#include "coded_block.h"
+#include "block.h"
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
@@ -78,6 +78,7 @@ struct CompactStorage {
   using SlowCode = ademamix::SlowCode;
   using SquareCode = ademamix::SquareCode;
   using Codes = CodesOf<FastCode, SlowCode, SquareCode>;
+  static constexpr bool kRounds = true;
   static constexpr bool kKeepsMoments = true;
 
   // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.

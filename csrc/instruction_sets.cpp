@@ -10,8 +10,8 @@ namespace {
 
 struct InstructionSet {
   const char* name;
-  Kernel (*plain_kernel)(const Tensor&, const Options&);
-  Kernel (*coded_kernel)(const Tensor&);
+  Kernel (*double_kernel)(const Tensor&);
+  Kernel (*block_kernel)(const Tensor&, const Options&);
   StreamKernel stream_kernel;
 };
 
@@ -21,10 +21,10 @@ std::vector<InstructionSet> find_available() {
   const bool has_avx2 = __builtin_cpu_supports("avx2");
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx512) found.push_back({"avx512", avx512::plain_kernel, avx512::coded_kernel, avx512::stream_kernel});
-  if (has_avx2) found.push_back({"avx2", avx2::plain_kernel, avx2::coded_kernel, avx2::stream_kernel});
+  if (has_avx512) found.push_back({"avx512", avx512::double_kernel, avx512::block_kernel, avx512::stream_kernel});
+  if (has_avx2) found.push_back({"avx2", avx2::double_kernel, avx2::block_kernel, avx2::stream_kernel});
 #endif
-  found.push_back({"portable", portable::plain_kernel, portable::coded_kernel, portable::stream_kernel});
+  found.push_back({"portable", portable::double_kernel, portable::block_kernel, portable::stream_kernel});
   return found;
 }
 
@@ -61,7 +61,7 @@ std::atomic<size_t>& in_use() {
 
 Kernel kernel_for(const Tensor& tensor, const Options& options) {
   const InstructionSet& set = available()[in_use()];
-  return tensor.storage == Storage::plain ? set.plain_kernel(tensor, options) : set.coded_kernel(tensor);
+  return tensor.parameter_dtype == Dtype::f64 ? set.double_kernel(tensor) : set.block_kernel(tensor, options);
 }
 
 StreamKernel stream_kernel() { return available()[in_use()].stream_kernel; }

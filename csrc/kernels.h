@@ -5,13 +5,20 @@
 
 namespace ademamix {
 
-// A part of a tensor. `first` and `size` count elements, or blocks if the tensor's storage is coded.
+// A part of a tensor. `first` and `size` count blocks, or elements of fp64 parameters.
 struct Run {
   const Tensor* tensor;
   const Options* options;
   int64_t first;
   int64_t size;
 };
+
+// The size of the rows that blocks lie in. Scales of blocks, and random words in a tensor that is cut, belong to the rows
+// of the tensor. Everything else is one row.
+inline int64_t block_row_size(const Tensor& tensor) {
+  const bool is_cut = tensor.shard.whole_row_size != 0 && tensor.shard.whole_row_size != tensor.row_size;
+  return tensor.storage != Storage::plain || is_cut ? tensor.row_size : tensor.size;
+}
 
 // Counts the rows, elements and blocks of the whole parameter that a tensor is a part of.
 struct WholeRows {
@@ -38,16 +45,16 @@ struct WholeRows {
 using Kernel = int64_t (*)(const Run&);
 
 namespace portable {
-Kernel plain_kernel(const Tensor& tensor, const Options& options);
-Kernel coded_kernel(const Tensor& tensor);
+Kernel double_kernel(const Tensor& tensor);
+Kernel block_kernel(const Tensor& tensor, const Options& options);
 }  // namespace portable
 namespace avx2 {
-Kernel plain_kernel(const Tensor& tensor, const Options& options);
-Kernel coded_kernel(const Tensor& tensor);
+Kernel double_kernel(const Tensor& tensor);
+Kernel block_kernel(const Tensor& tensor, const Options& options);
 }  // namespace avx2
 namespace avx512 {
-Kernel plain_kernel(const Tensor& tensor, const Options& options);
-Kernel coded_kernel(const Tensor& tensor);
+Kernel double_kernel(const Tensor& tensor);
+Kernel block_kernel(const Tensor& tensor, const Options& options);
 }  // namespace avx512
 
 }  // namespace ademamix

@@ -20,7 +20,7 @@ inline MasterPointer masters_of(const Tensor& tensor, int64_t first) {
   return MasterPointer{static_cast<BFloat16*>(tensor.parameter), tensor.correction} + first;
 }
 
-ADEMAMIX_INLINE Floats load_parameters(const MasterPointer& from) {
+ADEMAMIX_INLINE Floats load(const MasterPointer& from) {
   const Words bits = widen(reinterpret_cast<const uint16_t*>(from.parameter)) << kBF16Shift;
   const Words rest = widen(from.correction) << kMasterShift;
   return float_of(bits + ((bits & 0x7fffffffu) == 0u ? all(0u) : rest));

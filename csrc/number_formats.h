@@ -99,10 +99,11 @@ inline uint32_t mix(uint32_t x) {
 // The random word of an element depends on (seed, parameter index, step, element index) and on nothing else.
 // `rounding.py` is its twin; they are tested to agree.
 struct RoundingStream {
-  uint32_t key0;
-  uint32_t key1;
+  uint32_t key0 = kFirstKey;
+  uint32_t key1 = kSecondKey;
 
-  RoundingStream(uint64_t seed, int64_t index, int64_t step) : key0(kFirstKey), key1(kSecondKey) {
+  RoundingStream() = default;
+  RoundingStream(uint64_t seed, int64_t index, int64_t step) {
     const uint64_t words[] = {seed, static_cast<uint64_t>(index), static_cast<uint64_t>(step)};
     for (uint64_t word : words) {
       absorb(static_cast<uint32_t>(word));

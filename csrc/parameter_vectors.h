@@ -2,7 +2,7 @@
 // conversions of single numbers.
 #pragma once
 
-#include "coded_block.h"
+#include "block.h"
 
 namespace ademamix {
 namespace ADEMAMIX_ISA {
@@ -33,13 +33,11 @@ inline Words is_nan(Words bits) { return (Words)((bits & 0x7fffffffu) > 0x7f8000
 
 inline Words choose(Words mask, Words a, Words b) { return b ^ ((a ^ b) & mask); }
 
-ADEMAMIX_INLINE Floats load_parameters(const float* from) { return load(from); }
-
-ADEMAMIX_INLINE Floats load_parameters(const BFloat16* from) {
+ADEMAMIX_INLINE Floats load(const BFloat16* from) {
   return float_of(widen(reinterpret_cast<const uint16_t*>(from)) << kBF16Shift);
 }
 
-ADEMAMIX_INLINE Floats load_parameters(const Float16* from) {
+ADEMAMIX_INLINE Floats load(const Float16* from) {
   const Words bits = widen(reinterpret_cast<const uint16_t*>(from));
   const Words sign = (bits & 0x8000u) << 16;
   const Words magnitude = bits & 0x7fffu;

@@ -17,17 +17,18 @@ struct Task {
   int64_t last_run;
 };
 
-// How a tensor is cut: `count` elements, or blocks if its storage is coded, of which a run has `per_run`.
+// How a tensor is cut: `count` blocks, or elements of fp64 parameters, of which a run has `per_run`.
 struct Cut {
   int64_t count;
   int64_t per_run;
 };
 
 Cut cut_for(const Tensor& tensor, int64_t run_size) {
-  if (tensor.storage == Storage::plain || tensor.size == 0) return {tensor.size, run_size};
-  const int64_t blocks_per_row = (tensor.row_size + kBlockSize - 1) / kBlockSize;
-  const int64_t per_run = std::max<int64_t>(run_size * blocks_per_row / tensor.row_size, 1);
-  return {tensor.size / tensor.row_size * blocks_per_row, per_run};
+  if (tensor.parameter_dtype == Dtype::f64 || tensor.size == 0) return {tensor.size, run_size};
+  const int64_t row_size = block_row_size(tensor);
+  const int64_t blocks_per_row = (row_size + kBlockSize - 1) / kBlockSize;
+  const int64_t per_run = std::max<int64_t>(run_size * blocks_per_row / row_size, 1);
+  return {tensor.size / row_size * blocks_per_row, per_run};
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 #include <type_traits>
 
 #include "bf16_storage.h"
-#include "coded_update.h"
+#include "block_update.h"
 #include "compact_storage.h"
+#include "fp32_storage.h"
 #include "kernels.h"
 #include "master_vectors.h"
 #include "staging.h"
@@ -20,7 +21,7 @@ struct Block {
   int64_t row, column;  // where it begins
 };
 
-// What the blocks of a run have in common.
+// What the blocks of a run have in common. Without `rounds` there are no random words.
 struct Context {
   const Tensor& tensor;
   VectorRates rate;
@@ -30,14 +31,16 @@ struct Context {
   RoundingStream block_words;
   WholeRows whole;
 
-  explicit Context(const Run& run)
+  Context(const Run& run, bool rounds)
       : tensor(*run.tensor),
         rate(tensor),
         gradient_factor(static_cast<float>(run.options->gradient_factor)),
         stochastic_rounding(run.options->stochastic_rounding),
-        element_words(run.options->rounding_seed, tensor.index, static_cast<int64_t>(tensor.coefficients.step)),
-        block_words(element_words),
         whole(tensor) {
+    if (!rounds) return;
+    const int64_t step = static_cast<int64_t>(tensor.coefficients.step);
+    element_words = RoundingStream(run.options->rounding_seed, tensor.index, step);
+    block_words = element_words;
     block_words.absorb(kMomentDomain);  // keeps them apart from the words that round parameters
   }
 
@@ -80,13 +83,11 @@ class Cursor {
 // Parameters of a dtype, without masters.
 template <class Parameter>
 struct Plain {
-  using Element = Parameter;
   static Parameter* at(const Tensor& tensor, int64_t first) { return static_cast<Parameter*>(tensor.parameter) + first; }
 };
 
 // bf16 parameters with masters.
 struct Corrected {
-  using Element = BFloat16;
   static MasterPointer at(const Tensor& tensor, int64_t first) { return masters_of(tensor, first); }
 };
 
@@ -106,8 +107,17 @@ Scales scales_of(const Tensor& tensor, const Block& block) {
           at<uint8_t>(tensor.square_scale, block.index)};
 }
 
-// The gradients of a whole block, times their factor. They are copied if they are not so already.
+// The gradients of a whole block, times their factor, as `Gradient`. They are copied if they are not so already.
+template <class Gradient>
 struct Gradients {
+  const Gradient* values;
+
+  ADEMAMIX_INLINE Gradients(const Context& context, int64_t first)
+      : values(static_cast<const Gradient*>(context.tensor.gradient) + first) {}
+};
+
+template <>
+struct Gradients<float> {
   const float* values;
   alignas(64) float copy[kBlockSize];
 
@@ -121,32 +131,36 @@ struct Gradients {
       values = copy;
     }
   }
-
-  // Whether all are finite and within their limit. Most are below 2, and for those one bit of each tells.
-  ADEMAMIX_INLINE bool are_usual() const {
-    Words bits = all(0u);
-    for (int i = 0; i < kBlockSize; i += kLanes) bits |= bits_of(load(values + i));
-    return !any_set(bits, 0x40000000u) || are_limited(values);
-  }
-
- private:
-  ADEMAMIX_NOINLINE static bool are_limited(const float* values) {
-    Words peak = all(0u);
-    for (int i = 0; i < kBlockSize; i += kLanes) peak = larger(peak, bits_of(load(values + i)) & 0x7fffffffu);
-    return largest(peak) <= bits_of(static_cast<float>(kGradientLimit));
-  }
 };
+
+template <class Gradient>
+ADEMAMIX_NOINLINE bool are_limited(const Gradient* gradients) {
+  Words peak = all(0u);
+  for (int i = 0; i < kBlockSize; i += kLanes) peak = larger(peak, bits_of(load(gradients + i)) & 0x7fffffffu);
+  return largest(peak) <= bits_of(static_cast<float>(kGradientLimit));
+}
+
+// Whether all gradients of a block are finite and within their limit. Most are below 2, and for those one bit of each
+// tells, the one beside the sign: in fp32, bf16 and fp16 alike.
+template <class Gradient>
+ADEMAMIX_INLINE bool are_usual(const Gradient* gradients) {
+  constexpr uint32_t kTwoOrMore = sizeof(Gradient) == 4 ? 0x40000000u : 0x40004000u;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(gradients);
+  Words bits = all(0u);
+  for (int i = 0; i < kBlockSize * static_cast<int>(sizeof(Gradient)) / 4; i += kLanes) bits |= load(words + i);
+  return !any_set(bits, kTwoOrMore) || are_limited(gradients);
+}
 
 // Updates a whole block where it is. False, with nothing changed, if one of its gradients is not usual, which is rare:
 // such a block has to be updated carefully.
-template <class Storage, bool kFast, bool kBounded, class Parameters>
+template <class Storage, bool kFast, bool kBounded, class Parameters, class Gradient>
 ADEMAMIX_INLINE bool update_in_place(const Context& context, const Block& block) {
   const Tensor& tensor = context.tensor;
-  const Gradients gradients(context, block.first);
+  const Gradients<Gradient> gradients(context, block.first);
   const ParameterRounding rounding = context.rounding(block);
-  if (!gradients.are_usual() || !rounding.has_words_for(kBlockSize)) return false;
+  if (!are_usual(gradients.values) || !rounding.has_words_for(kBlockSize)) return false;
   const auto parameter = Parameters::at(tensor, block.first);
-  const BlockView<Storage, std::remove_const_t<decltype(parameter)>> view{
+  const BlockView<Storage, std::remove_const_t<decltype(parameter)>, Gradient> view{
       parameter, gradients.values, codes_of<Storage>(tensor, block.first), scales_of(tensor, block), kBlockSize};
   update_block<Storage, kFast, kBounded, false>(context.rate, view, context.key(block), rounding);
   return true;
@@ -188,7 +202,7 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   read_block(gradient, size, tensor.gradient, tensor.gradient_dtype, block.first, block.count);
   for (int i = 0; i < block.count; ++i) gradient[i] *= context.gradient_factor;
   const typename Storage::Codes codes = codes_of<Storage>(tensor, block.first);
-  const BlockView<Storage, float*> view{parameter, gradient,
+  const BlockView<Storage, float*, float> view{parameter, gradient,
                                         size == block.count ? codes : copy.read(codes, block.count, size),
                                         scales_of(tensor, block), size};
   const ParameterRounding rounding = context.rounding(block);
@@ -205,51 +219,62 @@ ADEMAMIX_NOINLINE int update_copy(const Context& context, const Block& block) {
   return tensor.skipped == nullptr ? 0 : count_nonfinite(gradient, block.count);
 }
 
-template <class Storage, bool kFast, bool kBounded, class Parameters>
+template <class Storage, bool kFast, bool kBounded, class Parameters, class Gradient>
 int64_t update_run(const Run& run) {
-  const Context context(run);
+  const Context context(run, Storage::kRounds || run.options->stochastic_rounding);
   const bool forgetful = context.rate.template forgetful<kFast>();
-  Cursor cursor(context.tensor.row_size, run.first);
+  Cursor cursor(block_row_size(context.tensor), run.first);
   int64_t skipped = 0;
   for (int64_t i = 0; i < run.size; ++i) {
     const Block block = cursor.next();
     const bool in_place = block.count == kBlockSize && !forgetful &&
-                          update_in_place<Storage, kFast, kBounded, Parameters>(context, block);
+                          update_in_place<Storage, kFast, kBounded, Parameters, Gradient>(context, block);
     if (!in_place) skipped += update_copy<Storage, kFast, kBounded>(context, block);
   }
   return skipped;
 }
 
-template <class Storage, class Parameters>
+template <class Storage, class Parameters, class Gradient>
 Kernel with_flags(bool fast, bool bounded) {
   if (fast) {
-    return bounded ? update_run<Storage, true, true, Parameters> : update_run<Storage, true, false, Parameters>;
+    return bounded ? update_run<Storage, true, true, Parameters, Gradient>
+                   : update_run<Storage, true, false, Parameters, Gradient>;
   }
-  return bounded ? update_run<Storage, false, true, Parameters> : update_run<Storage, false, false, Parameters>;
+  return bounded ? update_run<Storage, false, true, Parameters, Gradient>
+                 : update_run<Storage, false, false, Parameters, Gradient>;
+}
+
+// `Half` is the dtype of 16 bits that gradients of such parameters may have and be read in. Others are copied.
+template <class Storage, class Parameters, Dtype kHalf, class Half>
+Kernel with_gradients(const Tensor& tensor, const Options& options) {
+  const bool fast = tensor.fast != nullptr;
+  const bool bounded = tensor.coefficients.bounds_slow();
+  return tensor.gradient_dtype == kHalf && options.gradient_factor == 1
+             ? with_flags<Storage, Parameters, Half>(fast, bounded)
+             : with_flags<Storage, Parameters, float>(fast, bounded);
 }
 
 template <class Storage>
-Kernel kernel_of(const Tensor& tensor) {
-  const bool fast = tensor.fast != nullptr;
-  const bool bounded = tensor.coefficients.bounds_slow();
+Kernel kernel_of(const Tensor& tensor, const Options& options) {
   switch (tensor.parameter_dtype) {
-    case Dtype::f32: return with_flags<Storage, Plain<float>>(fast, bounded);
+    case Dtype::f32: return with_gradients<Storage, Plain<float>, Dtype::bf16, BFloat16>(tensor, options);
     case Dtype::f64: break;
     case Dtype::bf16:
-      return tensor.correction != nullptr ? with_flags<Storage, Corrected>(fast, bounded)
-                                          : with_flags<Storage, Plain<BFloat16>>(fast, bounded);
-    case Dtype::f16: return with_flags<Storage, Plain<Float16>>(fast, bounded);
+      return tensor.correction != nullptr
+                 ? with_gradients<Storage, Corrected, Dtype::bf16, BFloat16>(tensor, options)
+                 : with_gradients<Storage, Plain<BFloat16>, Dtype::bf16, BFloat16>(tensor, options);
+    case Dtype::f16: return with_gradients<Storage, Plain<Float16>, Dtype::f16, Float16>(tensor, options);
   }
   return nullptr;
 }
 
 }  // namespace
 
-Kernel coded_kernel(const Tensor& tensor) {
+Kernel block_kernel(const Tensor& tensor, const Options& options) {
   switch (tensor.storage) {
-    case Storage::plain: break;
-    case Storage::bf16: return kernel_of<BFloat16Storage>(tensor);
-    case Storage::compact: return kernel_of<CompactStorage>(tensor);
+    case Storage::plain: return kernel_of<Float32Storage>(tensor, options);
+    case Storage::bf16: return kernel_of<BFloat16Storage>(tensor, options);
+    case Storage::compact: return kernel_of<CompactStorage>(tensor, options);
   }
   return nullptr;
 }

@@ -1,7 +1,7 @@
-// One step on a block whose moments are coded. The arithmetic is that of plain_kernels.cpp, in fp32.
+// One step on a block. The arithmetic is that of double_kernels.cpp, in fp32.
 #pragma once
 
-#include "coded_block.h"
+#include "block.h"
 #include "parameter_vectors.h"
 
 namespace ademamix {
@@ -11,7 +11,7 @@ inline Floats choose(Words mask, Floats a, Floats b) {
   return float_of(bits_of(b) ^ ((bits_of(a) ^ bits_of(b)) & mask));
 }
 
-// An average moves from its nearer end, as in plain_kernels.cpp; only with kCareful may that be x.
+// An average moves from its nearer end, as in double_kernels.cpp; only with kCareful may that be x.
 struct VectorAverage {
   Floats factor;
   bool from_x;
@@ -50,10 +50,10 @@ struct VectorRates {
 };
 
 // A block in memory, as whole groups of vectors.
-template <class Storage, class Parameters>
+template <class Storage, class Parameters, class Gradient>
 struct BlockView {
   Parameters parameter;  // a pointer, or one to masters
-  const float* gradient;  // times the gradient factor
+  const Gradient* gradient;  // times the gradient factor
   typename Storage::Codes codes;
   Scales scales;
   int size;
@@ -79,14 +79,14 @@ ADEMAMIX_INLINE Floats updated(const VectorRates& rate, Floats parameter, Floats
 }
 
 // Updates the parameters of a group.
-template <class Storage, bool kBounded, bool kCareful, class Parameters>
-ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage, Parameters>& block, int i,
-                                       const Group& fast, const Group& slow, const Group& root,
+template <class Storage, bool kBounded, bool kCareful, class Parameters, class Gradient>
+ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage, Parameters, Gradient>& block,
+                                       int i, const Group& fast, const Group& slow, const Group& root,
                                        const ParameterRounding& rounding) {
   Group parameter;
   for (int k = 0; k < 4; ++k) {
     const int at = i + k * kLanes;
-    const Floats before = load_parameters(block.parameter + at);
+    const Floats before = load(block.parameter + at);
     const Floats after = updated<kBounded>(rate, before, fast.of[k], slow.of[k], root.of[k]);
     parameter.of[k] =
         kCareful ? choose(nonfinite(load(block.gradient + at)) & rate.skip, before, after) : after;
@@ -99,11 +99,11 @@ ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<
 //
 // Where much has to be done between a root and the division by it, or before fast averages can be encoded, parameters
 // are left to a second pass. In one pass, processors run out of room for the instructions that wait.
-template <class Storage, bool kFast, bool kBounded, bool kCareful, class Parameters>
-ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage, Parameters>& block,
+template <class Storage, bool kFast, bool kBounded, bool kCareful, class Parameters, class Gradient>
+ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Storage, Parameters, Gradient>& block,
                                   uint32_t block_key, const ParameterRounding& rounding) {
   constexpr bool kTwoPasses = kBounded || (kFast && Storage::kKeepsMoments);
-  constexpr auto update_group = update_parameters<Storage, kBounded, kCareful, Parameters>;
+  constexpr auto update_group = update_parameters<Storage, kBounded, kCareful, Parameters, Gradient>;
   Moments moments;
   typename Storage::template Coder<kFast, kCareful> coder(block.codes, block.scales, block_key, moments);
 #pragma GCC unroll 2  // of AVX-512, a whole block: its constants need not be loaded before each

@@ -1,4 +1,4 @@
-// The common parts of the coded storages: blocks, their moments in fp32, and their random words.
+// Blocks: their moments in fp32, and their random words.
 #pragma once
 
 #include "number_formats.h"
