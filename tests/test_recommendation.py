@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_recommendations_construct_without_a_warning(total_steps):
         left_out = AdEMAMix([torch.ones(2)], total_steps=total_steps).param_groups[0]
     for name in ("betas", "alpha_warmup", "beta3_warmup"):
         assert stated[name] == left_out[name] == getattr(plan, name)
-    assert [reason.setting for reason in plan.reasons] == ["beta3", "alpha", "warm-ups", "lr", "clip", "weight_decay"]
+    settings = ["beta3", "alpha", "warm-ups", "lr", "clip", "weight_decay", "storage"]
+    assert [reason.setting for reason in plan.reasons] == settings
 
 
 @pytest.mark.parametrize("total_steps", [0, -1, 2.5, None, math.inf, True, "long", 2**53 + 1])
@@ -93,6 +95,43 @@ def test_reasons_cite_the_study():
     assert f"{HORIZON_FRACTION:.0%} of the run" in beta3.why
     for reason in (beta3, alpha, lr):
         assert published.OURS in reason.source
+
+
+def test_the_reason_says_why_beta3_is_not_that_of_epfl():
+    """In pre-training as long as theirs; in shorter runs and in fine-tuning there is nothing to explain."""
+    shortest = min(run.steps[0] for run in published.RUNS if run.source == EPFL)
+    for steps in (shortest, 128_000, 249_999):
+        reason = recommend(steps).reasons[0]
+        assert "EPFL's 0.999 was not compared with other values" in reason.why
+        assert PAPER in reason.source
+        assert EPFL in reason.source
+    for plan in (recommend(shortest - 1), recommend(128_000, phase="finetune")):
+        assert "EPFL" not in str(plan.reasons[0])
+
+
+def test_fine_tuning_claims_no_more_of_a_source_than_it_says():
+    """No published run compares learning rates of fine-tuning, but there is one of 70B."""
+    (run,) = [run for run in published.RUNS if run.phase == "finetune"]
+    lr = recommend(run.steps[0], phase="finetune").reasons[3]
+    assert lr.why.startswith("our assumption")
+    assert f"{run.lr:.0e}".replace("e-0", "e-") in lr.why
+    assert lr.source == f"the two rates: {APERTUS_SFT}"
+
+
+def test_the_bytes_of_each_storage_are_those_of_the_documentation():
+    page = (Path(__file__).parents[1] / "docs" / "storage.md").read_text()
+    measured = dict(re.findall(r'^\| `"(\w+)"` \|.*\| ([\d.]+) \| [\d.]+ \|$', page, flags=re.MULTILINE))
+    storage = recommend(10_000).reasons[-1]
+    stated = re.findall(
+        r"([\d.]+) bytes per parameter, where AdamW has ([\d.]+); bf16 takes ([\d.]+) and compact ([\d.]+):",
+        storage.why,
+    )
+    assert [list(map(float, row)) for row in stated] == [
+        [float(measured["fp32"]), 8.0, float(measured["bf16"]), float(measured["compact"])]
+    ]
+    loss, interval = re.search(r"^\| compact \| [\d.]+ \| (-[\d.]+) ± ([\d.]+) \|$", page, flags=re.MULTILINE).groups()
+    assert f"within {float(interval) - float(loss):.4f} nats per byte" in storage.why
+    assert "docs/storage.md" in storage.source
 
 
 def test_linear_is_as_cosine_and_wsd_halves_a_rate_of_a_cosine():

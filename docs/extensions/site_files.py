@@ -19,6 +19,7 @@ from ademamix.recommendation import (
     DECAYING,
     LARGE_MODEL,
     LONG_RUN,
+    NOT_AS_EPFL,
     OTHER_SHARES,
     PHASES,
     SCHEDULES,
@@ -53,6 +54,7 @@ def settings() -> dict[str, Any]:
         "paperBeta3": schedules.PAPER_BETA3,
         "openWarmup": schedules.open_warmup(0.0),  # in units of 1/(1 - beta3)
         "otherShares": OTHER_SHARES,
+        "notAsEpfl": NOT_AS_EPFL,
         "decaying": DECAYING,
         "shortestRun": SHORTEST_RUN,
         "lengths": LENGTHS,
@@ -61,6 +63,7 @@ def settings() -> dict[str, Any]:
             "paperBeta3": recommend("open").reasons[0].source,
             "shortest": recommend(1).reasons[0].source,
             "rule": recommend(1000).reasons[0].source,
+            "longRule": recommend(LONG_RUN).reasons[0].source,
         },
         "warmupSpansTheRun": {"why": spanning.why, "source": spanning.source},
         "warmupIsShorter": {"why": shorter.why, "source": shorter.source},

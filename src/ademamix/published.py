@@ -82,5 +82,7 @@ A "switch" is from AdamW in mid-run, with AdamW's other settings. The paper stat
 shortest runs of each size stand in for them, although it has a 110M switch at step 300,000. The authors' code is an
 example for any model; here it has the size of their 110M runs. Fine-tuning of Apertus 8B, with a learning rate of 5e-6,
 is left out: its length is not known. The rows of arXiv 2602.05298 are the ends of its ladder of models, as its code
-computes them for batches of 65,536 tokens: beta3 = 1 - 8/T, alpha = T^0.15 and weight decay 4/(lr T).
+computes them for batches of 65,536 tokens: beta3 = 1 - 8/T, alpha = T^0.15 and weight decay 4/(lr T). In its formula
+for the learning rate, 4.51 (6,700 + P)^-0.503, P is the number of non-embedding parameters, about 7M and 2.4B; the
+rows have the number of all.
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import orbax.checkpoint as ocp
 import pytest
 import torch
@@ -42,8 +45,8 @@ def stepped(
     return optimizer
 
 
-def only(path: Path) -> State:
-    (state,) = inspect(path).states
+def only(path: Path, **settings: Any) -> State:
+    (state,) = inspect(path, **settings).states
     return state
 
 
@@ -129,6 +132,96 @@ def test_orbax(tmp_path: Path) -> None:
     assert norms["dense.kernel"]["m2"] == pytest.approx(70 * (1 - beta3_at(1, 0.975, 0.9, 1000)), rel=1e-3)
     assert found.dtypes["m2"] == ["float32", "int16"]
     assert found.bytes["m1"] == 4 * 4903
+    (note,) = found.notes
+    assert note.startswith("a state of Optax has no settings in it, so that alpha(t), beta3(t), the place in the run")
+    assert " ".join(text(inspect(tmp_path / "run"), 80).split()).endswith(f"note: {note}")
+
+
+def of_optax(path: Path, counts: tuple[int, int] = (60, 0), **settings: Any) -> AdEMAMix:
+    """Write a state of Optax after live and idle steps, and return an optimizer of torch that took the same."""
+    optimizer = ademamix(1e-3, **settings)
+    betas = (settings.pop("b1", 0.9), settings.pop("b2", 0.999), *([settings.pop("b3")] if "b3" in settings else []))
+    twin = AdEMAMix([("rare", torch.zeros(4, 3, requires_grad=True))], betas=betas, **settings)
+    (param,) = twin.param_groups[0]["params"]
+    params = {"rare": jnp.zeros((4, 3))}
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    generator = np.random.default_rng(0)
+    for step in range(sum(counts)):
+        gradient = (0.3 + generator.standard_normal((4, 3))).astype(np.float32)
+        gradient[2] *= step < counts[0]
+        _, state = update({"rare": jnp.asarray(gradient)}, state, params)
+        param.grad = torch.from_numpy(gradient)
+        twin.step()
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path, state)
+    return twin
+
+
+@pytest.mark.parametrize(
+    ("settings", "stated"),
+    [
+        ({"total_steps": 1000}, {"total_steps": 1000}),
+        ({"total_steps": 400, "alpha": 2.0, "b1": 0.0}, {"total_steps": 400, "alpha": 2.0}),
+        (
+            {"b1": 0.8, "b3": 0.97, "alpha_warmup": 0, "beta3_warmup": 90, "slow_clip": 0.5},
+            {"beta1": 0.8, "beta3": 0.97, "alpha_warmup": 0, "beta3_warmup": 90, "slow_clip": 0.5},
+        ),
+    ],
+)
+def test_settings_that_are_stated_place_a_state_of_optax(
+    tmp_path: Path, settings: dict[str, Any], stated: dict[str, Any]
+) -> None:
+    """In the schedule and with the numbers that the same run has in torch."""
+    twin = of_optax(tmp_path / "run", **settings)
+    torch.save(twin.state_dict(), tmp_path / "run.pt")
+    expected, found = only(tmp_path / "run.pt"), only(tmp_path / "run", **stated)
+    (group,), (same,) = found.groups, expected.groups
+    assert dataclasses.replace(group, largest_slow_step=None) == dataclasses.replace(same, largest_slow_step=None)
+    assert group.largest_slow_step == pytest.approx(same.largest_slow_step, rel=1e-4)
+    assert (found.warnings, found.notes) == (expected.warnings, []) == ([], [])
+
+
+@pytest.mark.parametrize("b1", [0.9, 0.0])
+def test_settings_that_are_stated_bring_the_warnings(tmp_path: Path, b1: float) -> None:
+    settings: dict[str, Any] = {"b2": 0.95, "b3": 0.999, "alpha": 0.2, "alpha_warmup": 0, "beta3_warmup": 0}
+    twin = of_optax(tmp_path / "run", (60, 400), b1=b1, **settings)
+    torch.save(twin.state_dict(), tmp_path / "run.pt")
+    stated = {"beta2": 0.95, "beta3": 0.999, "alpha": 0.2, "alpha_warmup": 0, "beta3_warmup": 0}
+    found = only(tmp_path / "run", **stated).warnings
+    assert found == only(tmp_path / "run.pt").warnings
+    assert [warning.split(".")[0] for warning in found] == [
+        "elements with a slow step above 10 times lr: 3",
+        "idle elements: 3, in rare",
+    ]
+    assert only(tmp_path / "run", slow_clip=30.0, **stated).warnings == []
+    (warning,) = only(tmp_path / "run", total_steps=1000, beta3=0.9999, slow_clip=30.0).warnings
+    assert "remembers about 10,000 steps, more than half of total_steps = 1,000" in warning
+    (warning,) = only(tmp_path / "run", **{**stated, "beta3_warmup": 1000, "slow_clip": 30.0}).warnings
+    assert "more than half of the warm-ups of 1,000" in warning
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"beta2": 1.0}, r"beta2 must be a number in \[0, 1\), got 1.0"),
+        ({"state_storage": "bf16"}, "state_storage is no setting of an inspection; these are: total_steps, alpha"),
+    ],
+)
+def test_settings_that_are_stated_wrongly(tmp_path: Path, stated: dict[str, Any], message: str) -> None:
+    of_optax(tmp_path / "run", (1, 0), total_steps=10)
+    with pytest.raises(CheckpointError, match=message):
+        inspect(tmp_path / "run", **stated)
+
+
+def test_settings_are_for_states_without_any(tmp_path: Path) -> None:
+    stepped(tmp_path / "run.pt", {"weight": (3,)})
+    with pytest.raises(CheckpointError, match="a state of torch has its settings in it: leave alpha out"):
+        inspect(tmp_path / "run.pt", alpha=8.0)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "adamw", optax.adamw(1e-3).init({"w": jnp.ones(3)}))
+    assert only(tmp_path / "adamw").notes == []
+    assert only(tmp_path / "adamw", alpha=8.0).notes[0].startswith("AdamW has no slow average")
 
 
 def test_nan_is_named(tmp_path: Path) -> None:
@@ -178,9 +271,85 @@ def test_idle_elements_are_named(tmp_path: Path) -> None:
     assert all("idle elements" not in warning for warning in only(tmp_path / "bounded.pt").warnings)
 
 
+STORAGES = ("fp32", "bf16", "compact")
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize(("beta1", "beta2", "steps"), [(0.9, 0.999, 900), (0.0, 0.95, 500)])
+def test_idle_rows_are_named_in_every_storage(
+    tmp_path: Path, storage: str, beta1: float, beta2: float, steps: int
+) -> None:
+    """Where m1 is not stored, they must have been idle for longer: their slow step has grown by then."""
+    live = torch.ones(128, 1)
+
+    def gradients(shape: Any) -> torch.Tensor:
+        return (0.3 + torch.randn(shape)) * live
+
+    settings: dict[str, Any] = {"betas": (beta1, beta2, 0.9999), "total_steps": 10**7, "beta3_warmup": 0}
+    optimizer = stepped(tmp_path / "run.pt", {"rare": (128, 64)}, gradients, state_storage=storage, **settings)
+    assert only(tmp_path / "run.pt").warnings == []
+    live[:64] = 0.0
+    (param,) = optimizer.param_groups[0]["params"]
+    for _ in range(steps):
+        param.grad = gradients(param.shape)
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+    (warning,) = only(tmp_path / "run.pt").warnings
+    found = int(warning.split()[2].rstrip(",").replace(",", ""))
+    assert warning.startswith("idle elements: ")
+    assert found == 4096 if beta1 else 3500 < found <= 4096
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("beta1", [0.9, 0.0])
+def test_live_elements_are_not_called_idle(tmp_path: Path, storage: str, beta1: float) -> None:
+    """Those of a small language model, whose gradients shrink most at the beginning."""
+    torch.manual_seed(0)
+    text = torch.tensor(list(Path(__file__).read_bytes().lower()))
+    frequent = torch.bincount(text, minlength=256) > len(text) // 200
+    tokens = (frequent.cumsum(0) - 1)[text[frequent[text]]]
+    table, head = torch.nn.Embedding(int(frequent.sum()), 256), torch.nn.Linear(256, int(frequent.sum()))
+    model = torch.nn.Sequential(table, torch.nn.Linear(256, 256), torch.nn.Tanh(), head)
+    optimizer = AdEMAMix(
+        model.parameters(), lr=3e-3, betas=(beta1, 0.95, 0.999), total_steps=25_000, state_storage=storage
+    )
+    for step in range(1, 241):
+        places = torch.randint(len(tokens) - 1, (512,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(tokens[places]), tokens[places + 1]).backward()
+        optimizer.step()
+        if step % 20 == 0:
+            torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+            assert only(tmp_path / "run.pt").warnings == []
+
+
+def test_a_bound_that_a_group_has_is_not_recommended_to_it(tmp_path: Path) -> None:
+    """Only the groups without one are warned of."""
+    params = [torch.zeros(3, requires_grad=True) for _ in range(2)]
+    bounded = [{"params": params[:1], "slow_clip": 30.0}, {"params": params[1:]}]
+    optimizer = AdEMAMix(bounded, betas=(0.9, 0.95, 0.9999), alpha=8.0, alpha_warmup=0, beta3_warmup=0)
+    for step in range(800):
+        for param in params:
+            param.grad = torch.full((3,), float(step < 300))
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+    state = only(tmp_path / "run.pt")
+    bound, free = (group.largest_slow_step for group in state.groups)
+    assert bound == 30.0
+    assert free is not None
+    assert free > 10_000
+    assert [warning.split(".")[0] for warning in state.warnings] == [
+        "elements with a slow step above 10 times lr: 3",
+        "idle elements: 3, in 1",
+    ]
+    optimizer.param_groups[1]["slow_clip"] = 30.0
+    torch.save(optimizer.state_dict(), tmp_path / "run.pt")
+    assert only(tmp_path / "run.pt").warnings == []
+
+
 def test_a_frozen_slow_average_is_named(tmp_path: Path) -> None:
     """In 8 bits, or in the bf16 of a bf16 model, rounded to nearest; ours rounds stochastically."""
-    (warning,) = only(FOREIGN / "bitsandbytes-8.pt").warnings
+    warning, _ = only(FOREIGN / "bitsandbytes-8.pt").warnings
     assert warning.startswith("m2 is likely frozen in 0: with beta3 = 0.999 a step moves it by 0.001")
     saved = torch.load(FOREIGN / "authors-risen.pt")
     assert only(FOREIGN / "authors-risen.pt").warnings == []
@@ -203,6 +372,17 @@ def test_a_memory_longer_than_the_run_is_named(tmp_path: Path) -> None:
     stepped(tmp_path / "run.pt", {"weight": (3,)}, betas=(0.9, 0.999, 0.9999))
     (warning,) = only(tmp_path / "run.pt").warnings
     assert "remembers about 10,000 steps, more than half of total_steps = 1,000" in warning
+
+
+@pytest.mark.parametrize("name", ["authors-rising", "heavyball-rising", "pytorch_optimizer", "bitsandbytes-32"])
+def test_a_memory_longer_than_half_of_the_warmups_is_named(tmp_path: Path, name: str) -> None:
+    """Of an AdEMAMix that does not know the length of its run; where the run is past its warm-ups, they do not tell."""
+    (warning,) = only(FOREIGN / f"{name}.pt").warnings
+    assert warning == (
+        "beta3 = 0.999 remembers about 1,000 steps, more than half of the warm-ups of 1,000. If that is the length of "
+        "the run, the slow average outlives it: take beta3 = 0.975, which fits."
+    )
+    assert only(FOREIGN / f"{name.partition('-')[0]}-risen.pt").warnings == [] if "rising" in name else True
 
 
 def test_what_is_no_adam_is_refused(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
 import pytest
 import torch
 
+from ademamix import beta3_at
 from ademamix.cli import main
+from ademamix.optax import ademamix
 
 FOREIGN = Path(__file__).parents[1] / "fixtures" / "foreign"
 
@@ -126,6 +130,27 @@ def test_json_has_what_the_table_has(capsys: pytest.CaptureFixture[str]) -> None
     assert [parameter["shape"] for parameter in state["parameters"]] == [[8, 4], [5]]
 
 
+def test_a_state_of_optax_is_placed_by_what_is_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    params = {"w": jnp.ones(3)}
+    optimizer = ademamix(1e-3, total_steps=1000)
+    _, state = optimizer.update(params, optimizer.init(params), params)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "run", state)
+    assert main(["inspect", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "alpha(t)  " not in said
+    assert "note: a state of Optax has no settings in it" in said
+    options = "--total-steps 1k --alpha 8 --beta1 0.8 --beta2 0.99 --beta3 0.97 --alpha-warmup 10 --beta3-warmup 20"
+    more = "--slow-clip 0.02 --eps 1e-7"
+    assert main(["inspect", str(tmp_path / "run"), *options.split(), *more.split(), "--json"]) == 0
+    (state,) = json.loads(capsys.readouterr().out)["states"]
+    (group,) = state["groups"]
+    assert (group["alpha"], group["alpha_end"], group["alpha_warmup"]) == (0.8, 8.0, 10)
+    assert (group["beta3_end"], group["beta3_warmup"], group["total_steps"]) == (0.97, 20, 1000)
+    assert group["beta3"] == pytest.approx(beta3_at(1, 0.97, 0.8, 20))
+    assert (group["largest_slow_step"], state["notes"]) == (0.02, [])
+
+
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
     picture = tmp_path / f"norms.{ending}"
@@ -163,6 +188,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "storage": (["convert", "adamw.pt", "new.pt", "--state-storage", "int4"], "invalid choice: 'int4'"),
     "beta3": (["convert", "adamw.pt", "new.pt", "--beta3", "1"], "must be a number of at least 0 and below 1"),
     "warm-up": (["convert", "adamw.pt", "new.pt", "--alpha-warmup", "-3"], "must be a whole number of at least 1"),
+    "settings of torch": (["inspect", "adamw.pt", "--alpha", "2"], "has its settings in it: leave alpha out"),
     "picture": (["inspect", "adamw.pt", "--picture", "norms.gif"], "must end with .png or .svg, got 'norms.gif'"),
 }
 

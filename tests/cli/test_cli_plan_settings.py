@@ -24,6 +24,7 @@ def said(capsys, *arguments):
     [
         ["--steps", "10000"],
         ["--steps", "10000", "--schedule", "wsd"],
+        ["--steps", "20000", "--schedule", "constant"],
         ["--steps", "open", "--schedule", "wsd", "--params", "8B"],
         ["--steps", "4462", "--phase", "finetune"],
     ],
@@ -54,6 +55,30 @@ def test_the_text_has_each_reason_with_its_source(capsys):
 def test_short_runs_are_told_to_stay_with_adamw(capsys):
     assert "not tried AdEMAMix in runs of fewer than 500 steps" in said(capsys, "--steps", "499")
     assert "Stay with AdamW" not in said(capsys, "--steps", "500")
+
+
+def test_short_runs_are_told_so_in_the_data_as_well(capsys):
+    short, long = (settings(capsys, "--steps", steps) for steps in ("300", "500"))
+    assert (short["pays"], long["pays"], long["advice"]) == (False, True, None)
+    assert short["advice"] == "Stay with AdamW: we have not tried AdEMAMix in runs of fewer than 500 steps."
+
+
+def test_a_constant_rate_has_warmups_that_need_not_span_the_run(capsys):
+    found = settings(capsys, "--steps", "500k", "--schedule", "constant", "--params", "8B")
+    assert (found["alpha"], found["alpha_warmup"], found["beta3_warmup"]) == (8.0, 100_000, 100_000)
+    assert "alpha_warmup=100000, beta3_warmup=100000" in found["calls"]["PyTorch"]
+    reasons = {reason["setting"]: reason for reason in found["reasons"]}
+    assert "they need not span the run" in reasons["warm-ups"]["why"]
+    assert "Apertus" not in reasons["lr"]["source"]  # who halved a rate that was tuned for a cosine
+
+
+def test_eps_of_adamw_is_kept_in_all_calls(capsys):
+    found = settings(capsys, "--steps", "10k", "--from", "eps=1e-6,lr=1e-3,weight_decay=0.1")
+    scope = {"AdEMAMix": AdEMAMix, "ademamix": ademamix, "model": torch.nn.Linear(1, 1)}
+    assert eval(found["calls"]["PyTorch"], scope).param_groups[0]["eps"] == 1e-6
+    assert "eps=1e-06, weight_decay" in found["calls"]["Optax"]
+    assert isinstance(eval(found["calls"]["Optax"], scope), optax.GradientTransformation)
+    assert "TrainingArguments(learning_rate=0.0005, adam_epsilon=1e-06, weight" in found["calls"]["Hugging Face"]
 
 
 def settings(capsys, *arguments):
@@ -113,11 +138,12 @@ def test_lengths_have_units(text, steps, capsys):
             )
             for text in ("0", "1.5", "0.0001k", "1e6", "2m", "1B", "M", "1.2.3M", "²", "")
         ),
-        (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "lr, beta1, beta2, weight_decay, clip, got 'beta9=1'"),
-        (["--steps", "10", "--from", "lr"], "lr, beta1, beta2, weight_decay, clip, got 'lr'"),
+        (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "lr, beta1, beta2, eps, weight_decay, clip, got 'beta9=1'"),
+        (["--steps", "10", "--from", "lr"], "lr, beta1, beta2, eps, weight_decay, clip, got 'lr'"),
         (["--steps", "10", "--from", "lr=nan"], "lr must be a number above 0, got 'nan'"),
         (["--steps", "10", "--from", "lr=0"], "lr must be a number above 0, got '0'"),
         (["--steps", "10", "--from", "clip=-1"], "clip must be a number of at least 0, got '-1'"),
+        (["--steps", "10", "--from", "eps=-1"], "eps must be a number of at least 0, got '-1'"),
         (["--steps", "10", "--from", "beta2=1"], "beta2 must be a number of at least 0 and below 1, got '1'"),
         (["--steps", "10", "--from", "lr=1, lr=2"], "lr is given twice in 'lr=1, lr=2'"),
         (["--steps", "10", "--schedule", "step"], "argument --schedule"),

@@ -98,9 +98,9 @@ def test_the_learning_rate_cites_the_study() -> None:
     section = text_of("settings.md").split("\n## The horizon study\n")[1].split("\n## ")[0]
     rates = re.findall(r"^\| [\d,]+ \| ([\d.]+) \| ([\d.]+) \|", section, flags=re.MULTILINE)
     found = Counter(float(ademamix) / float(adamw) for adamw, ademamix in rates)
-    assert found.total() == 16
+    assert found.total() == 24
     half, others = found.pop(0.5), ", ".join(f"{factor:g} in {found[factor]}" for factor in (0.25, 0.125))
-    stated = f"0.5 in {half} of 16 searches with a small model, {others} and 1 in {found[1.0]}"
+    stated = f"0.5 in {half} of 24 searches with small models, {others} and 1 in {found[1.0]}"
     assert stated in str(recommend(10_000).reasons)
 
 

@@ -34,6 +34,30 @@ def test_idle_elements_run_away_and_slow_clip_holds_them():
     assert largest_idle_update(alpha=8.0, slow_clip=2.0) <= 2 * 2.0
 
 
+def largest_idle_step(path, **settings):
+    """Do the same with the optimizer, for four elements whose gradients have other signals. Return it for each."""
+    signals = torch.tensor([0.0, 0.1, -0.3, 1.0])
+    param = torch.zeros(4, requires_grad=True)
+    optimizer = make([param], lr=LR, betas=(0.9, 0.999, 0.9999), weight_decay=0.0, **settings, **PATHS[path])
+    for gradient in signals + torch.randn(LIVE, 4, generator=torch.Generator().manual_seed(0)):
+        param.grad = gradient
+        optimizer.step()
+    param.grad = torch.zeros(4)
+    places = [param.detach().clone()]
+    for _ in range(IDLE):
+        optimizer.step()
+        places.append(param.detach().clone())
+    return torch.stack(places).diff(dim=0).abs().amax(0) / LR
+
+
+@pytest.mark.parametrize("path", ["fused", "foreach"])
+def test_idle_elements_of_the_optimizer_run_away_and_slow_clip_holds_them(path):
+    assert largest_idle_step(path, alpha=8.0).max() > 1_000
+    bounded = largest_idle_step(path, alpha=8.0, slow_clip=2.0)
+    assert bounded.max() <= 2 * 2.0
+    assert bounded.min() > 1.9  # all of them reach the bound
+
+
 def rare_token_run(steps, idle_from, **settings):
     """Train an untied embedding on tokens with Zipf's frequencies; from a step on, the rare half does not occur.
 

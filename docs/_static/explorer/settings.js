@@ -26,7 +26,7 @@
     return Math.max(data.betas[0], Math.min(1 - 1 / (data.horizonFraction * steps), data.paperBeta3));
   }
 
-  function whyBeta3(beta3) {
+  function whyBeta3(beta3, steps, phase) {
     const row = { setting: "beta3", value: general(beta3), why: `it remembers ${grouped(1 / (1 - beta3))} steps` };
     if (beta3 === data.paperBeta3) {
       return { ...row, why: `${row.why}, as in all long runs of the paper`, source: data.sources.paperBeta3 };
@@ -37,6 +37,9 @@
     }
     const share = `${rounded(data.horizonFraction * 100)}% of the run`;
     const why = `${row.why}, ${share}, half-life ${grouped(ademamix.halfLife(beta3))} steps; ${data.otherShares}`;
+    if (phase === "pretrain" && steps >= data.lengths[0]) {
+      return { ...row, why: `${why}; ${data.notAsEpfl}`, source: data.sources.longRule };
+    }
     return { ...row, why, source: data.sources.rule };
   }
 
@@ -67,7 +70,7 @@
       lrFactor: chosen.lr_factor,
       clip: chosen.clip,
       pays: steps === "open" || steps >= data.shortestRun,
-      reasons: [whyBeta3(beta3), whyAlpha, whyWarmup(warmup, steps), ...others],
+      reasons: [whyBeta3(beta3, steps, phase), whyAlpha, whyWarmup(warmup, steps), ...others],
     };
   }
 

@@ -59,11 +59,11 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> dict[str, Any]:
         flat = {key: _room_for(entry) for key, entry in description.state_dict_metadata.items()}
         planner = _Planner(unsafe_pickle)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # which is what is wanted
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process reads it all
             load(flat, storage_reader=reader, planner=planner, **ALONE)
     except (CheckpointError, OSError):
         raise
-    except (Exception, CheckpointException) as error:  # torch's own is no Exception
+    except (Exception, CheckpointException) as error:  # torch's own is a BaseException, which the first lets pass
         causes = causes_of(error)
         found = outside_cause(error, repr(str(path))) or next(
             filter(None, (unsafe(path, cause) for cause in causes)), None

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ademamix.checkpoints import containers
+from ademamix.checkpoints.containers import Checkpoint
+from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.wish import STATED
 
 MOMENTS = ("m1", "m2", "nu")  # the paper's names, in the order in which they are shown
 CORRECTION = "correction"  # of bf16 parameters with masters
@@ -56,6 +60,8 @@ class State:
     dtypes: dict[str, list[str]]
     """The same: tensors of several sizes may be stored in several ways."""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the checkpoint does not tell."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Inspection:
     states: list[State]
 
 
-def inspect(path: str | Path, *, unsafe_pickle: bool = False) -> Inspection:
+def inspect(path: str | Path, *, unsafe_pickle: bool = False, **settings: Any) -> Inspection:
     r"""Say what the optimizer states of a checkpoint hold. It is read as :func:`ademamix.checkpoints.convert` does.
 
     .. math:: \alpha^{(t)}, \quad \beta_3^{(t)}, \quad 1 - \prod_{s \le t} \beta_3^{(s)}, \quad
@@ -90,20 +96,34 @@ def inspect(path: str | Path, *, unsafe_pickle: bool = False) -> Inspection:
     Args:
         path: a file or folder, as for :func:`ademamix.checkpoints.convert`.
         unsafe_pickle: also read files that name code to run. Only for files of people whom you trust.
+        settings: of a run with Optax, whose checkpoints have none: `total_steps`, `alpha`, `beta1`, `beta2`, `beta3`,
+            `alpha_warmup`, `beta3_warmup`, `slow_clip` and `eps`. One is enough; the others are then as
+            :func:`ademamix.optax.ademamix` has them by default. Without any, nothing is said of schedules.
 
     Reference: sections 3 and 4 of the paper for the schedules; docs/idle.md and docs/storage.md for the warnings.
     """
     path = Path(path)
     checkpoint = containers.read(path, unsafe_pickle=unsafe_pickle)
-    if checkpoint.framework == "torch":
-        from ademamix.checkpoints.inspection_torch import state_at
-    else:
-        from ademamix.checkpoints.inspection_optax import state_at
-    states = [
-        state_at(location.node, checkpoint.label(location), checkpoint.parts[location.part].tree)
-        for location in checkpoint.locations
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Inspection(path, checkpoint.title, _states(checkpoint, given))
+
+
+def _states(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[State]:
+    unknown = sorted(set(settings) - set(STATED))
+    if unknown:
+        raise CheckpointError(f"{unknown[0]} is no setting of an inspection; these are: {', '.join(STATED)}")
+    if checkpoint.framework == "optax":
+        from ademamix.checkpoints import inspection_optax
+
+        return [inspection_optax.state_at(at.node, checkpoint.label(at), settings) for at in checkpoint.locations]
+    from ademamix.checkpoints import inspection_torch
+
+    if settings:
+        raise CheckpointError(f"a state of torch has its settings in it: leave {', '.join(settings)} out")
+    return [
+        inspection_torch.state_at(at.node, checkpoint.label(at), checkpoint.parts[at.part].tree)
+        for at in checkpoint.locations
     ]
-    return Inspection(path, checkpoint.title, states)
 
 
 def not_finite(counts: Mapping[str, Mapping[str, int]]) -> list[str]:

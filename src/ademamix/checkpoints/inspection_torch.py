@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +13,9 @@ from ademamix.checkpoints import torch_states, trees
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.explanation import stored_moments
 from ademamix.checkpoints.inspection import CORRECTION, MOMENTS, Group, Parameter, State, not_finite, some
+from ademamix.checkpoints.inspection_growth import about_to_grow, grown, grows, idle_elements
 from ademamix.checkpoints.torch_states import Source
-from ademamix.pytorch import foreign
-from ademamix.pytorch.diagnostics import LARGE_SLOW_STEP
+from ademamix.pytorch import block_codes, foreign
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.pytorch.parameter_state import values_of
 from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
@@ -26,8 +25,6 @@ KEYS = dict(zip(MOMENTS, MOMENT_KEYS.values(), strict=True))
 ROUNDS_STOCHASTICALLY = ("ademamix", "heavyball")
 # The distance between neighbours over their value, at least; a change of less than half of it is lost.
 SPACINGS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-# An m1 of this part of m2 has had no gradient for 150 steps at beta1 = 0.9. Live ones pass through 0, but not so near.
-IDLE = 2.0**-24
 
 
 def state_at(node: Any, label: str, tree: Any) -> State:
@@ -55,8 +52,8 @@ def state_at(node: Any, label: str, tree: Any) -> State:
     else:
         diagnostics = optimizer.diagnostics()
         groups = _groups(optimizer, diagnostics)
-        warnings += _frozen(source, names) + _large(diagnostics)
-        warnings += _idle(source, names, optimizer.param_groups, values) + torch_states.advice(optimizer)
+        warnings += _frozen(source, names) + _growing(source, names, optimizer.param_groups, values, diagnostics)
+        warnings += torch_states.advice(optimizer)
     parameters = [
         Parameter(
             names[key],
@@ -173,48 +170,44 @@ def _spacing_of_m2(origin: str, entries: Mapping[str, Any]) -> float:
     return SPACINGS.get(stored.dtype, 0.0)
 
 
-def _idle(
+def _growing(
     source: Source,
     names: Mapping[Any, str],
     groups: list[dict[str, Any]],
     values: Mapping[Any, Mapping[str, Tensor]],
+    found: list[dict[str, Any]],
 ) -> list[str]:
-    """Warn of elements that have had no gradient for long, and grow: see docs/idle.md."""
+    """Warn of elements whose slow step has grown, or is about to, in groups where nothing bounds it."""
+    large, fastest = 0, 0.0
     counts: dict[str, int] = {}
-    doubling = math.inf  # steps, where it is fastest
-    for group, old in zip(groups, source.found["param_groups"], strict=True):
-        _, beta2, beta3 = group["betas"]
-        growth = math.log(beta3) - math.log(beta2) / 2 if beta2 > 0 and beta3 > 0 else 0.0
-        if growth <= 0 or group["slow_clip"] is not None:
+    for group, old, diagnostics in zip(groups, source.found["param_groups"], found, strict=True):
+        if group["slow_clip"] is not None:
             continue
-        for key in old["params"]:
-            moments = values.get(key, {})
-            if "m1" not in moments or not _is_plain(stored_moments(source.origin, source.found["state"][key])):
-                continue  # codes cannot tell a small m1 from none
-            count = int((moments["m1"].abs() < IDLE * moments["m2"].abs()).sum())
-            if count:
-                counts[names[key]] = count
-                doubling = min(doubling, math.log(2) / growth)
-    if not counts:
-        return []
-    text = (
-        f"idle elements: {sum(counts.values()):,}, in {some(list(counts))}. Their slow step doubles about every "
-        f"{doubling:,.0f} steps, since beta3 > sqrt(beta2). slow_clip=30 bounds it (docs/idle.md)."
-    )
-    return [text]
+        large += diagnostics["large_slow_steps"]
+        growth = grows(*group["betas"][1:])
+        if growth > 0:
+            fastest = max(fastest, growth)
+            keys = [key for key in old["params"] if key in values]
+            counts |= {names[key]: _idle(source, key, values[key], group) for key in keys}
+    return grown(large) + about_to_grow(counts, fastest)
 
 
-def _is_plain(stored: Mapping[str, Tensor]) -> bool:
-    return stored[KEYS["m1"]].dtype.is_floating_point or stored[KEYS["m1"]].is_complex()
+def _idle(source: Source, key: Any, moments: Mapping[str, Tensor], group: Mapping[str, Any]) -> int:
+    """Count the idle elements of a parameter."""
+    entries = source.translated["state"][key]
+    slow, square = _parts(moments["m2"]), _parts(moments["nu"])
+    root = (square / (1 - group["betas"][1] ** float(entries["step"]))).sqrt() + group["eps"]
+    stored = stored_moments(source.origin, source.found["state"][key]).get(KEYS["m1"])
+    if stored is None:
+        return idle_elements(slow, root)
+    if stored.is_floating_point() or stored.is_complex():
+        return idle_elements(slow, root, _parts(moments["m1"]).abs(), is_exact=True)
+    scale = entries.get(SCALE_KEYS["fast"])
+    if scale is None:
+        return idle_elements(slow, root)
+    step = block_codes.decode(torch.ones_like(stored), scale)  # what a code of 0 may have been rounded from
+    return idle_elements(slow, root, moments["m1"].abs() + step)
 
 
-def _large(found: list[dict[str, Any]]) -> list[str]:
-    """Warn of slow steps that have grown already."""
-    count = sum(diagnostics["large_slow_steps"] for diagnostics in found)
-    if not count:
-        return []
-    text = (
-        f"elements with a slow step above {LARGE_SLOW_STEP:g} times lr: {count:,}. Their gradients have shrunk, or "
-        "stay away. slow_clip=30 bounds it (docs/idle.md)."
-    )
-    return [text]
+def _parts(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value

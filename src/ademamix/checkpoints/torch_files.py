@@ -56,7 +56,7 @@ def unsafe(path: Path, error: BaseException) -> CheckpointError | None:
     name = next(filter(None, named.groups())).rstrip(".")
     return CheckpointError(
         f"{str(path)!r} holds {name}, beside tensors and plain values: reading it would run code that the file names. "
-        "If you trust whoever wrote it, add --unsafe-pickle (in Python: unsafe_pickle=True)."
+        "If you trust its author, add --unsafe-pickle (in Python: unsafe_pickle=True)."
     )
 
 

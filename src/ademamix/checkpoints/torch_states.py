@@ -122,20 +122,41 @@ def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = 
 
 def advice(optimizer: AdEMAMix) -> list[str]:
     """Return what there is to say about the settings of an optimizer, each once."""
-    found = dict.fromkeys(map(_advice, optimizer.param_groups))
+    clocks = [schedule["slow_step"] for schedule in optimizer.schedule()]
+    found = dict.fromkeys(map(_advice, optimizer.param_groups, clocks))
     return [text for text in found if text is not None]
 
 
-def _advice(group: Mapping[str, Any]) -> str | None:
+def _advice(group: Mapping[str, Any], slow_step: int) -> str | None:
     """Return the library's advice; that to leave beta3 out does not help where a checkpoint has one."""
     text, total_steps = hyperparameters.advice(group), group["total_steps"]
-    if text is None or total_steps is None:
-        return text
+    if total_steps is None:
+        return text or outlasting_warmups(group, slow_step)
+    if text is None:
+        return None
     beta1, _, beta3 = group["betas"]
     fitting = beta3_for_horizon(total_steps, beta1)
     return (
         f"beta3 = {beta3:g} remembers about {_memory(beta3):,} steps, more than half of total_steps = {total_steps:,}: "
-        f"the slow EMA outlives the run. Convert with --beta3 {fitting:g} (in Python: beta3={fitting:g}), which fits."
+        f"the slow average outlives the run. Convert with --beta3 {fitting:g} (in Python: beta3={fitting:g}), which "
+        "fits."
+    )
+
+
+def outlasting_warmups(group: Mapping[str, Any], slow_step: int) -> str | None:
+    """Say that beta3 remembers more than half of the warm-ups, which most runs have for their whole length.
+
+    Other implementations know nothing else of it. A run that is past its warm-ups is longer than they are.
+    """
+    beta1, _, beta3 = group["betas"]
+    warmup = max(group["alpha_warmup"], group["beta3_warmup"])
+    is_over = slow_step > warmup or not warmup
+    if is_over or not group["alpha"] or beta3 <= beta1 or _memory(beta3) <= warmup / 2:
+        return None
+    fitting = beta3_for_horizon(warmup, beta1)
+    return (
+        f"beta3 = {beta3:g} remembers about {_memory(beta3):,} steps, more than half of the warm-ups of {warmup:,}. If "
+        f"that is the length of the run, the slow average outlives it: take beta3 = {fitting:g}, which fits."
     )
 
 

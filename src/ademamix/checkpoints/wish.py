@@ -1,4 +1,4 @@
-"""What a conversion is asked for: which optimizer, and the settings that only the user knows."""
+"""What a conversion or an inspection is asked for, and the settings that only the user knows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from ademamix.checkpoints.errors import CheckpointError
 
 TARGETS = ("ademamix", "adamw")
 SETTINGS = ("total_steps", "alpha", "beta3", "alpha_warmup", "beta3_warmup", "slow_clip", "state_storage")
+
+# Of a state of Optax, whose settings are in the program.
+STATED = ("total_steps", "alpha", "beta1", "beta2", "beta3", "alpha_warmup", "beta3_warmup", "slow_clip", "eps")
 
 # A switch in the middle of a run, as AdEMAMix.from_adamw makes it.
 AFTER_ADAMW = {"alpha": 2.0, "alpha_warmup": 0, "beta3_warmup": 0}

@@ -6,12 +6,22 @@ import argparse
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ademamix.checkpoints.wish import AFTER_ADAMW, SETTINGS, TARGETS
-from ademamix.cli.arguments import Commands, UsageError, beta, horizon, rate, rate_or_zero, steps_or_zero
+from ademamix.cli.arguments import (
+    Commands,
+    Options,
+    UsageError,
+    add_value,
+    beta,
+    horizon,
+    rate,
+    rate_or_zero,
+    steps_or_zero,
+)
 from ademamix.hyperparameters import STATE_STORAGES
 from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
 
@@ -27,8 +37,8 @@ bitsandbytes (32 and 8 bits), pytorch_optimizer, HeavyBall and optax.contrib. Af
 from another AdEMAMix everything continues.
 
 SRC is a file of torch.save, with the state alone or under any key, also Lightning's; a folder of the Hugging Face
-Trainer or of Accelerate; a folder of torch.distributed.checkpoint; or a folder of Orbax. What else is in it is taken
-over as it is. DST must not exist: it appears when it is whole, and has been read again and compared.
+Trainer or of Accelerate; a folder of torch.distributed.checkpoint; or a folder of Orbax. Everything else stays as it
+is. DST must not exist: it appears when it is whole, and has been read again and compared.
 
 Files are read without running code that they name. `ademamix inspect` shows what a checkpoint holds.
 
@@ -38,6 +48,20 @@ examples:
   ademamix convert ademamix.pt adamw.pt --to adamw
   ademamix convert bitsandbytes-8bit.pt ours.pt --state-storage compact
 """
+
+
+OF_A_RUN: dict[str, tuple[Callable[[str], Any], str, str]] = {
+    "total_steps": (horizon, "T", "steps of the run, or open"),
+    "alpha": (rate_or_zero, "A", "weight of the slow average"),
+    "beta1": (beta, "B", "decay of the fast average"),
+    "beta2": (beta, "B", "decay of the second moment"),
+    "beta3": (beta, "B", "decay of the slow average"),
+    "alpha_warmup": (steps_or_zero, "N", "steps over which alpha rises"),
+    "beta3_warmup": (steps_or_zero, "N", "steps over which beta3 rises"),
+    "slow_clip": (rate, "C", "bound on the slow part of an update"),
+    "eps": (rate_or_zero, "E", "what is added to the root of the second moment"),
+}
+"""Settings of a run as options: how they are read, what stands for the value, and what they are."""
 
 
 def add(commands: Commands) -> None:
@@ -51,31 +75,15 @@ def add(commands: Commands) -> None:
         "--to", choices=TARGETS, default="ademamix", metavar="OPTIMIZER", help="ademamix or adamw (default: ademamix)"
     )
     own = "the checkpoint's own"
-    parser.add_argument(
-        "--total-steps",
-        type=horizon,
-        metavar="T",
-        help=f"steps of the run, after AdamW those still to come, or open (default: {own}; after AdamW none)",
-    )
-    parser.add_argument(
-        "--alpha",
-        type=rate_or_zero,
-        metavar="A",
-        help=f"weight of the slow average (default: {own}; after AdamW {AFTER_ADAMW['alpha']:g})",
-    )
-    parser.add_argument(
-        "--beta3", type=beta, metavar="B", help=f"its decay (default: {own}; after AdamW chosen for --total-steps)"
-    )
-    for name in ("alpha", "beta3"):
-        parser.add_argument(
-            f"--{name}-warmup",
-            type=steps_or_zero,
-            metavar="N",
-            help=f"steps over which {name} rises (default: {own}; after AdamW 0)",
-        )
-    parser.add_argument(
-        "--slow-clip", type=rate, metavar="C", help=f"bound on the slow part of an update (default: {own}, or none)"
-    )
+    defaults = {
+        "total_steps": f"{own}; after AdamW none: give those still to come",
+        "alpha": f"{own}; after AdamW {AFTER_ADAMW['alpha']:g}",
+        "beta3": f"{own}; after AdamW chosen for --total-steps",
+        "alpha_warmup": f"{own}; after AdamW 0",
+        "beta3_warmup": f"{own}; after AdamW 0",
+        "slow_clip": f"{own}, or none",
+    }
+    add_settings(parser, defaults)
     parser.add_argument(
         "--state-storage",
         choices=STATE_STORAGES,
@@ -89,12 +97,19 @@ def add(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
+def add_settings(options: Options, defaults: Mapping[str, str]) -> None:
+    """Add an option for each setting that has a default here; what the default is, is said in words."""
+    for name, default in defaults.items():
+        kind, metavar, what = OF_A_RUN[name]
+        add_value(options, f"--{name.replace('_', '-')}", kind, metavar, f"{what} (default: {default})")
+
+
 def add_unsafe_pickle(parser: argparse.ArgumentParser) -> None:
     """Add the option to read files that name code."""
     parser.add_argument(
         "--unsafe-pickle",
         action="store_true",
-        help="also read files that name code to run, if you trust whoever wrote them (default: refuse them)",
+        help="also read files that name code to run, if you trust their author (default: refuse them)",
     )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ademamix.cli.arguments import Commands, file_to_write
-from ademamix.cli.convert import add_unsafe_pickle, checkpoint_errors_explained
+from ademamix.cli.convert import add_settings, add_unsafe_pickle, checkpoint_errors_explained
+from ademamix.hyperparameters import ALPHA, BETAS
 from ademamix.lab.report.tables import width_of_output
 
 PICTURES = (".png", ".svg")
@@ -21,24 +22,44 @@ of the slow average is filled, the bytes and the norms of each moment. Signs of 
 average that its storage has frozen, elements without gradients whose updates are about to grow, and a beta3 that
 remembers more than the run has steps.
 
-FILE is anything that `ademamix convert` reads. Files are read without running code that they name.
+FILE is anything that `ademamix convert` reads. Files are read without running code that they name. A state of Optax has
+no settings in it, so that all but bytes, norms and NaN is said only if you state them: one of the settings below is
+enough.
 
 examples:
   ademamix inspect out/checkpoint-5000
   ademamix inspect optimizer.pt --picture norms.png
   ademamix inspect optimizer.pt --json
+  ademamix inspect orbax/5000 --total-steps 50k --alpha 8
 """
+
+
+DEFAULTS = {
+    "total_steps": "none",
+    "alpha": f"{ALPHA:g}",
+    "beta1": f"{BETAS[0]:g}, or 0 if the state has no m1",
+    "beta2": f"{BETAS[1]:g}",
+    "beta3": "chosen for --total-steps",
+    "alpha_warmup": "--total-steps",
+    "beta3_warmup": "--total-steps",
+    "slow_clip": "none",
+    "eps": "1e-8",
+}
+"""What `ademamix.optax` takes for settings that are not stated."""
 
 
 def add(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("inspect", help="say what an optimizer checkpoint holds", description=DESCRIPTION)
     parser.add_argument("file", type=Path, metavar="FILE", help="a file or folder")
-    parser.add_argument("--json", action="store_true", help="print JSON; what is not finite is null (default: a table)")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; non-finite numbers become null (default: a table)"
+    )
     parser.add_argument(
         "--picture", type=_picture, metavar="FILE", help="also draw the norms into FILE.png or FILE.svg (default: none)"
     )
     add_unsafe_pickle(parser)
+    add_settings(parser.add_argument_group("settings of a run with Optax"), DEFAULTS)
     parser.set_defaults(run=_run)
 
 
@@ -52,7 +73,8 @@ def _run(options: argparse.Namespace) -> int:
     with checkpoint_errors_explained():
         from ademamix.checkpoints import inspect
 
-        found = inspect(options.file, unsafe_pickle=options.unsafe_pickle)
+        settings = {name: getattr(options, name) for name in DEFAULTS}
+        found = inspect(options.file, unsafe_pickle=options.unsafe_pickle, **settings)
     from ademamix.lab.report import checkpoint
 
     if options.json:

@@ -13,7 +13,15 @@ from ademamix.lab.report.tables import wrapped
 from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Reason, Recommendation, recommend
 from ademamix.schedules import OPEN
 
-ADAMW_SETTINGS = {"lr": rate, "beta1": beta, "beta2": beta, "weight_decay": rate_or_zero, "clip": rate_or_zero}
+ADAMW_SETTINGS = {
+    "lr": rate,
+    "beta1": beta,
+    "beta2": beta,
+    "eps": rate_or_zero,
+    "weight_decay": rate_or_zero,
+    "clip": rate_or_zero,
+}
+STAY = f"Stay with AdamW: we have not tried AdEMAMix in runs of fewer than {SHORTEST_RUN:,} steps."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +77,7 @@ def as_json(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, Any]:
     return {
         **asdict(plan),
         "reasons": reasons,
+        "advice": None if plan.pays else STAY,
         "adamw": dict(adamw),
         "lr": _lr(plan, adamw),
         "calls": _calls(plan, adamw),
@@ -80,7 +89,7 @@ def as_text(plan: Recommendation, options: argparse.Namespace, width: int) -> st
     length = "a run without a planned end" if plan.total_steps == OPEN else f"{plan.total_steps:,} steps"
     parts = [f"Settings for {length}"]
     if not plan.pays:
-        parts.append(f"Stay with AdamW: we have not tried AdEMAMix in runs of fewer than {SHORTEST_RUN:,} steps.")
+        parts.append(STAY)
     counted = tokens(options)
     if "tokens_per_parameter" in counted:
         each = f"{counted['tokens_per_parameter']:.3g} per parameter"
@@ -107,6 +116,8 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
         beta1, beta2, _ = plan.betas
         torch_betas, optax_betas = f", betas=({beta1}, {beta2})", f", b1={beta1}, b2={beta2}"
         trainer_betas = f"adam_beta1={beta1}, adam_beta2={beta2}, "
+    eps = f", eps={adamw['eps']:g}" if "eps" in adamw else ""
+    trainer_eps = f"adam_epsilon={adamw['eps']:g}, " if eps else ""
     horizon = repr(plan.total_steps)
     warmups = {name: getattr(plan, name) for name in ("alpha_warmup", "beta3_warmup")}
     if plan.alpha_warmup == plan.total_steps or plan.total_steps == OPEN:
@@ -114,9 +125,9 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
     more = "".join(f", {name}={steps}" for name, steps in warmups.items())
     settings = f"alpha={plan.alpha:g}, total_steps={horizon}{more}"
     return {
-        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}{torch_betas}, {settings}, weight_decay={decay})",
-        "Optax": f"ademamix({rate}{optax_betas}, {settings}, weight_decay={decay})",
-        "Hugging Face": f"TrainingArguments(learning_rate={rate}, {trainer_betas}weight_decay={decay}, "
+        "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}{torch_betas}, {settings}{eps}, weight_decay={decay})",
+        "Optax": f"ademamix({rate}{optax_betas}, {settings}{eps}, weight_decay={decay})",
+        "Hugging Face": f"TrainingArguments(learning_rate={rate}, {trainer_betas}{trainer_eps}weight_decay={decay}, "
         f'max_grad_norm={clip}, optim_args="{settings.replace(repr(OPEN), OPEN)}"), with use_ademamix(trainer)',
     }
 

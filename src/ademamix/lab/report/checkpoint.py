@@ -21,6 +21,7 @@ def text(inspection: Inspection, width: int) -> str:
         rows = [[part, ", ".join(state.dtypes[part]), f"{state.bytes[part]:,}"] for part in stored]
         parts.append(in_rows(["state", "stored as", "bytes"], rows, width))
         parts.append(_norms(state, width))
+        parts += [wrapped(f"note: {note}", width, indent="  ") for note in state.notes]
         parts += [wrapped(f"warning: {warning}", width, indent="  ") for warning in state.warnings]
     return "\n\n".join(parts)
 
