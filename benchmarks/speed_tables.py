@@ -30,6 +30,8 @@ LABELS = {
     rows.COMPACT: "AdEMAMix, compact state",
     rows.COMPACT_NO_FAST: "AdEMAMix, compact state, beta1 = 0",
     rows.COMPACT_WIDE: "AdEMAMix, compact state, most blocks wide",
+    rows.FUSED_CLIPPED: "AdEMAMix with slow_clip, over AdEMAMix",
+    rows.COMPACT_CLIPPED: "AdEMAMix with slow_clip, compact state, over without",
     rows.ADAMW_FOREACH: "torch AdamW, foreach",
     rows.FOREACH: "AdEMAMix, foreach, over AdamW, foreach",
     rows.ADAMW_BF16: "bf16 parameters: torch AdamW, fused",
@@ -106,7 +108,8 @@ def instruction_sets(machine: str) -> str:
     measured = {name: report(f"{machine}{suffix}") for name, suffix in INSTRUCTION_SETS.items()}
     found = {name: found_in(one, "cache") for name, one in measured.items()}
     assert all(one["environment"]["instruction_set"] == name for name, one in measured.items())
-    names = [name for name in found["avx512"] if name != rows.COMPACT_WIDE]
+    shown = (name for name in LABELS if name != rows.COMPACT_WIDE)
+    names = [name for name in shown if all(name in one for one in found.values())]
     lines = [[LABELS[name], *(cell(one[name], "ns_per_parameter", ".2f") for one in found.values())] for name in names]
     return markdown(["ns per parameter, in cache", *found], lines)
 

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 
 from ademamix.cli.arguments import Commands, UsageError, add_choice, add_flag, add_value, file_to_write, small_count
-from ademamix.lab.bench import pytorch_steps
+from ademamix.lab.bench import rows
 
 DESCRIPTION = """\
 Time an optimizer step, and count the bytes of its state.
@@ -44,12 +44,12 @@ def add(commands: Commands) -> None:
         description=DESCRIPTION,
     )
     add_flag(parser, "--quick", "tiny tensors, one process: only to check that it works (default: off)")
-    scenarios = f"one of {', '.join(pytorch_steps.NAMES)} (default: all)"
-    add_choice(parser, "--only", pytorch_steps.NAMES, "SCENARIO", scenarios)
+    scenarios = f"one of {', '.join(rows.NAMES)} (default: all)"
+    add_choice(parser, "--only", rows.NAMES, "SCENARIO", scenarios)
     add_flag(parser, "--lab", "only the time that the lab's training loop adds to a bare one (default: off)")
     add_flag(parser, "--no-peers", "measure only ours and torch's (default: others as well)")
-    peers = f"only this one, with what it is compared with: {', '.join(pytorch_steps.PEERS)} (default: all)"
-    add_choice(parser, "--peer", pytorch_steps.PEERS, "PACKAGE", peers)
+    peers = f"only this one, with what it is compared with: {', '.join(rows.PEERS)} (default: all)"
+    add_choice(parser, "--peer", rows.PEERS, "PACKAGE", peers)
     add_value(parser, "--processes", small_count, "N", "fresh processes per scenario (default: 5)")
     add_value(parser, "--threads", small_count, "N", "threads (default: torch's own choice)")
     explanation = "write all figures and the environment to this file (default: none)"
@@ -72,12 +72,14 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--peer and --no-peers exclude each other")
     if options.peer and importlib.util.find_spec(options.peer) is None:
         raise UsageError(f"--peer: {options.peer} is not installed")
+    from ademamix.lab.bench import pytorch_steps
+
     return pytorch_steps.run(
         quick=options.quick,
         processes=options.processes,
         threads=options.threads,
         only=options.only,
-        peers=[options.peer] if options.peer else [] if options.no_peers else pytorch_steps.PEERS,
+        peers=[options.peer] if options.peer else [] if options.no_peers else rows.PEERS,
         with_own=not options.peer,
         json_file=options.json,
     )

@@ -27,16 +27,22 @@ from typing import Any
 from ademamix import native
 from ademamix.lab.bench import optax_steps, tables
 from ademamix.lab.bench.measure import Result, measure
-from ademamix.lab.bench.rows import BF16_PARAMETERS, QUICK_SECONDS, ROWS, SCENARIOS, Row, Scenario
+from ademamix.lab.bench.rows import (
+    BF16_PARAMETERS,
+    IMPORT,
+    NAMES,
+    OPTAX,
+    QUICK_SECONDS,
+    ROWS,
+    SCENARIOS,
+    Row,
+    Scenario,
+)
 from ademamix.lab.runs.machine import processor, processor_model
 
 FRAMEWORKS = ("jax", "numpy", "torch")
 IMPORT_TARGET = 0.050  # seconds
 PROCESS_TIMEOUT = 3600.0  # seconds; then a peer that never stops compiling is given up
-IMPORT = "import"  # the scenario that steps nothing
-OPTAX = "optax"  # measured by optax_steps
-NAMES = (*SCENARIOS, OPTAX, IMPORT)
-PEERS = tuple(dict.fromkeys(row.package for row in ROWS if row.package is not None))
 
 
 def run(

@@ -1,6 +1,6 @@
 """What `ademamix bench` measures: optimizers, a row of its tables each, and scenarios, a table each.
 
-This module imports an optimizer only when it is made.
+This module imports an optimizer only when it is made, and little else: `ademamix --help` loads it for the names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ Shape = tuple[int, ...]
 LEARNING_RATE = 1e-4  # bf16 parameters move, and thousands of steps leave them finite
 STEPS = 100_000  # the horizon of the schedules, which are on for every optimizer that has them
 NO_FAST = (0.0, 0.999)  # betas
+SLOW_CLIP = 30.0
 SLOW_START = 0.999
 """Where beta3 starts. From beta1 on, the slow average of the few steps that are measured would be a fast one, whose
 scales change in many blocks of each step; in a run they do so only at its beginning."""
@@ -65,6 +66,8 @@ FUSED_BF16 = "ademamix fused, bf16 params"
 BF16_BF16 = "ademamix bf16 state, bf16 params"
 COMPACT_BF16 = "ademamix compact, bf16 params"
 COMPACT_MASTER = "ademamix compact, 24-bit master"
+FUSED_CLIPPED = "ademamix fused, slow_clip"
+COMPACT_CLIPPED = "ademamix compact, slow_clip"
 FOREACH = "ademamix foreach"
 CPU_ADAM = "deepspeed DeepSpeedCPUAdam"
 OVER_CPU_ADAM, COMPACT_OVER_CPU_ADAM = f"{FUSED}, to CPUAdam", f"{COMPACT}, to CPUAdam"
@@ -77,6 +80,8 @@ ROWS = (
     Row(COMPACT, ADAMW_FUSED, _fused("compact"), one_pass=True),
     Row(COMPACT_NO_FAST, ADAMW_FUSED, _fused("compact", betas=NO_FAST), one_pass=True),
     Row(COMPACT_WIDE, ADAMW_FUSED, _fused("compact"), one_pass=True, one_gradient=True),
+    Row(FUSED_CLIPPED, FUSED, _fused(slow_clip=SLOW_CLIP), one_pass=True),
+    Row(COMPACT_CLIPPED, COMPACT, _fused("compact", slow_clip=SLOW_CLIP), one_pass=True),
     Row(ADAMW_FOREACH, ADAMW_FUSED, _make("torch.optim", "AdamW", foreach=True)),
     Row(FOREACH, ADAMW_FOREACH, _ademamix(foreach=True)),
     Row("ademamix single", ADAMW_FOREACH, _ademamix(foreach=False, fused=False)),
@@ -140,7 +145,8 @@ def gpt2_shapes(
     return ((vocabulary, width), (context, width), *layers * (*norm, *attention, *norm, *mlp), *norm)
 
 
-IN_MEMORY = {
+CLIPPED = {FUSED_CLIPPED: 1.03, COMPACT_CLIPPED: 1.03}
+IN_MEMORY = CLIPPED | {
     FUSED: 1.38,
     FUSED_NO_FAST: 1.03,
     BF16: 1.15,
@@ -166,7 +172,7 @@ SCENARIOS = {
         ((1 << 10, 1 << 10),),
         ((1 << 6, 1 << 10),),
         seconds=0.5,
-        targets={FUSED: 1.15, BF16: 1.10, COMPACT: 1.20, COMPACT_NO_FAST: 1.05},
+        targets=CLIPPED | {FUSED: 1.15, BF16: 1.10, COMPACT: 1.20, COMPACT_NO_FAST: 1.05},
         in_cache=True,
     ),
     "small": Scenario(
@@ -178,3 +184,8 @@ SCENARIOS = {
     ),
 }
 QUICK_SECONDS = 0.1
+
+IMPORT = "import"  # the scenario that steps nothing
+OPTAX = "optax"  # measured by optax_steps
+NAMES = (*SCENARIOS, OPTAX, IMPORT)
+PEERS = tuple(dict.fromkeys(row.package for row in ROWS if row.package is not None))
