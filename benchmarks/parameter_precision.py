@@ -1,6 +1,6 @@
 """Train a small transformer with its parameters kept in several precisions; compare validation losses.
 
-fp32               what the others are compared with, 4 bytes a parameter
+fp32               what the others are compared with, 4 bytes per parameter
 bf16, nearest      2 bytes; most changes are less than half of the last place, and are lost
 bf16, stochastic   2 bytes; what AdEMAMix does with bf16 parameters
 bf16, Kahan        4 bytes: beside each parameter, the sum in bf16 of what it has lost so far, all rounded to nearest

@@ -6,8 +6,8 @@ steps, under noise. (From scratch, a run of this length is over before an averag
 that is damaged does no harm.) More than 90% of the parameters are coded. The arms:
 
 fp32       the state as it is computed: what the others are compared with
-compact    the state in 4 bytes a parameter
-bf16       the state in 6 bytes a parameter
+compact    the state in 4 bytes per parameter
+bf16       the state in 6 bytes per parameter
 8-bit m2   a control that shows that the test can tell: m2 is rounded to nearest in the 8-bit dynamic code after each
            step, everything else is fp32
 no m2      alpha = 0, which shows what there is to lose

@@ -26,7 +26,7 @@ optimizer = optax.adamw(learning_rate)
 state = optimizer.init(eqx.filter(model, eqx.is_array))
 for step in range(1, STEPS + 1):
     model, state, loss = train_step(model, state, optimizer)
-    if step == SWITCH:  # the learning-rate schedule goes on
+    if step == SWITCH:  # the learning-rate schedule continues
         optimizer = ademamix(learning_rate, alpha=2.0, total_steps=STEPS - SWITCH, alpha_warmup=0, beta3_warmup=0)
         state = from_adamw_state(state, optimizer.init(eqx.filter(model, eqx.is_array)))
     if step % 100 == 0:

@@ -1,4 +1,4 @@
-"""Switch from AdamW to AdEMAMix in the middle of a run; the lr scheduler goes on, and so do all moments."""
+"""Switch from AdamW to AdEMAMix in the middle of a run; the lr scheduler continues, and so do all moments."""
 
 import torch
 

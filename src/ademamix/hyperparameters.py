@@ -138,7 +138,7 @@ def override(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     """Return the settings for continuing a checkpoint: its own, except those that `own` was given explicitly.
 
     Both are resolved settings, and so is the result. Settings that follow from a new horizon are derived again, except
-    where an open run is given its end: its slow EMA continues as it began.
+    where an open run is given its end: its slow average continues as it began.
     `beta3_start` does not follow from it, and stays as it was resolved when the run began: lr schedulers may have
     rewritten beta1 since.
     """
@@ -178,7 +178,7 @@ def advice(resolved: Mapping[str, Any]) -> str | None:
     if total_steps is not None and total_steps != OPEN and beta3 > beta1 and memory > total_steps / 2:
         return (
             f"beta3 = {beta3:g} remembers about {memory:,} steps, more than half of total_steps = {total_steps:,}: "
-            f"the slow EMA outlives the run. Leave beta3 out to have it chosen "
+            f"the slow average outlives the run. Leave beta3 out to have it chosen "
             f"({beta3_for_horizon(total_steps, beta1):g} for this horizon), or lower it."
         )
     return None

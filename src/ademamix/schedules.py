@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 PAPER_BETA3 = 0.9999
-HORIZON_FRACTION = 0.04  # the slow EMA remembers 1 / (1 - beta3) = this fraction of the run
+HORIZON_FRACTION = 0.04  # the slow average remembers 1 / (1 - beta3) = this fraction of the run
 
 OPEN: Literal["open"] = "open"  # the horizon of a run whose end is not planned yet
 Horizon: TypeAlias = 'int | Literal["open"] | None'
 
 
 def alpha_at(t: float, alpha: float, T: int) -> float:
-    r"""Weight of the slow EMA at step t.
+    r"""Weight of the slow average at step t.
 
     .. math:: \alpha^{(t)} = \min(t \alpha / T, \alpha)
 
@@ -35,7 +35,7 @@ def alpha_at(t: float, alpha: float, T: int) -> float:
 
 
 def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
-    r"""Decay of the slow EMA at step t: its half-life grows linearly from that of `start` to that of `beta3`.
+    r"""Decay of the slow average at step t: its half-life grows linearly from that of `start` to that of `beta3`.
 
     .. math:: \beta_3^{(t)} = \min\Bigl(\exp\frac{\ln\beta_s\ln\beta_3}
               {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Bigr), \qquad \mu = t/T
@@ -54,11 +54,11 @@ def beta3_at(t: float, beta3: float, start: float, T: int) -> float:
 
 
 def filled_at(t: int, beta3: float, start: float, T: int) -> float:
-    r"""How much of the slow EMA is filled after t steps: the sum of the weights of all gradients so far.
+    r"""How much of the slow average is filled after t steps: the sum of the weights of all gradients so far.
 
     .. math:: 1 - \prod_{s=1}^{t} \beta_3^{(s)}
 
-    The slow EMA is not bias-corrected: where this is 0.3, it is 0.3 of an average.
+    The slow average is not bias-corrected: where this is 0.3, it is 0.3 of an average.
 
     >>> round(filled_at(5000, beta3=0.9999, start=0.9, T=0), 4), round(filled_at(5000, 0.9999, 0.9, T=5000), 4)
     (0.3935, 0.9677)
@@ -141,7 +141,7 @@ def beta3_for_horizon(total_steps: Horizon, beta1: float) -> float:
 
 
 def open_warmup(beta3: float) -> int:
-    r"""Return the warm-up of alpha and beta3 in a run whose end is not planned: ten times what the slow EMA remembers.
+    r"""Return the warm-up of alpha and beta3 in a run without a planned end: ten times what the slow average remembers.
 
     .. math:: T_\alpha = T_{\beta_3} = \frac{10}{1 - \beta_3}
 

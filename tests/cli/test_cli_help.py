@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ademamix
-from ademamix.cli import main, parser
+from ademamix.cli import MODULES_OF_EXTRAS, main, parser
 from ademamix.cli.arguments import UsageError, run_length
 from ademamix.cli.run_options import (
     add_execution_options,
@@ -24,6 +24,7 @@ from ademamix.cli.run_options import (
     with_options,
 )
 from ademamix.lab.comparison import defaults
+from ademamix.lab.data import hub
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.runs.execution import Options
@@ -42,10 +43,11 @@ def test_every_option_states_its_default(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep", "train"])
-def test_help_names_every_model_and_optimizer(command: str) -> None:
+def test_help_names_every_model_optimizer_and_text_of_the_hub(command: str) -> None:
     words = {word.strip(",") for word in _commands()[command].format_help().split()}
     assert set(PRESETS) <= words
     assert set(OPTIMIZERS) <= words
+    assert set(hub.PRESETS) <= words
     for preset in PRESETS.values():
         assert set(type(preset).model_fields) - {"kind"} <= words
 
@@ -64,13 +66,22 @@ def test_help_fits_120_columns(command: str) -> None:
     assert max(map(len, _commands()[command].format_help().splitlines())) <= 120
 
 
-def test_models_are_listed_only_with_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_and_data_are_listed_only_with_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "ademamix.lab.presets")
     monkeypatch.delitem(sys.modules, "ademamix.lab.config")
     monkeypatch.setitem(sys.modules, "pydantic", None)
     said = _commands()["compare"].format_help()
-    assert "models are listed here once pydantic is installed: pip install 'ademamix[lab]'" in said
+    assert "models and data are listed here once pydantic is installed: pip install 'ademamix[lab]'" in said
     assert "adamw-scheduled-beta1" in said
+
+
+def test_extras_install_the_modules_for_which_they_are_named() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="new in Python 3.11")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    installed_by = importlib.metadata.packages_distributions()
+    for extra, modules in MODULES_OF_EXTRAS.items():
+        packages = {re.split("[<>=]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
+        assert {name.lower() for module in modules for name in installed_by[module]} == packages, extra
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +102,8 @@ def test_help_loads_nothing_heavy() -> None:
             with contextlib.suppress(SystemExit):
                 main([*command.split(), "--help"])
             assert command or "pydantic" not in sys.modules  # commands list the settings of models, which are its
-        heavy = {"torch", "numpy", "matplotlib", "jax", "optuna", "ray", "rich", "transformers"} & set(sys.modules)
+        heavy = {"torch", "numpy", "matplotlib", "jax", "optuna", "ray", "rich", "transformers"}
+        heavy = (heavy | {"ademamix.lab.bench.pytorch_steps"}) & set(sys.modules)
         assert not heavy, heavy
     """
     commands = ["", *_commands()]

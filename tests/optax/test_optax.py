@@ -211,7 +211,7 @@ def test_no_horizon_warns_and_says_what_to_pass(build):
     with pytest.warns(UserWarning, match="given no horizon: alpha = 5 and beta3 = 0.9999") as caught:
         build()
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="the slow EMA outlives the run"):
+    with pytest.warns(UserWarning, match="the slow average outlives the run"):
         build(b3=0.9999, total_steps=5000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -147,7 +147,7 @@ def test_bytes_a_parameter_on_the_shapes_of_gpt2(reduced, beta1, most):
 
 @pytest.mark.parametrize("path", ["single", "foreach", "fused"])
 def test_the_slow_average_remembers(path):
-    """The slow EMA of a direction that is reversed half way, element scales over two decades in each block."""
+    """The slow average of a direction that is reversed half way, element scales over two decades in each block."""
     steps = 20_000 if path == "fused" else 300
     rng = np.random.default_rng(0)
     scales = torch.tensor(10 ** rng.uniform(-2, 0, (32, 128)), dtype=torch.float32)

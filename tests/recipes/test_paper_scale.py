@@ -18,8 +18,6 @@ from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, load, step_time
 from ademamix.lab.report.kinds import setting_of
 from ademamix.lab.reproduction.scale import SCALES
 
-TRAINING = [name for name, recipe in RECIPES.items() if recipe.trains]
-PAPERS = [name for name in TRAINING if name in OF_THE_PAPER]
 SIZES = ("110M", "330M", "1.3B", "Mamba")
 
 MODELS: dict[str, tuple[Any, ...]] = {
@@ -150,12 +148,12 @@ def _built(model: Model, vocabulary: int) -> torch.nn.Module:
 
 
 def test_no_figure_is_forgotten() -> None:
-    assert set(OTHERWISE) - set(PAPERS) <= {"in-context"}
+    assert set(OTHERWISE) <= set(OF_THE_PAPER)
 
 
 @pytest.mark.parametrize("column", range(len(SIZES)), ids=SIZES)
 def test_models_are_the_papers(column: int) -> None:
-    runs = {run.model: run for recipe in PAPERS for run in paper_runs(recipe) if size_of(run) == column}
+    runs = {run.model: run for recipe in OF_THE_PAPER for run in paper_runs(recipe) if size_of(run) == column}
     runs = {model: run for model, run in runs.items() if model.layers == MODELS["layers"][column]}
     ((config, run),) = runs.items()  # one model of each size
     for name in ("width", "layers", "heads", "state", "context"):
@@ -170,7 +168,7 @@ def test_models_are_the_papers(column: int) -> None:
     assert run.data.tokenizer == SETTINGS["tokenizer"][column]
 
 
-@pytest.mark.parametrize("recipe", TRAINING)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_models_and_optimizers_can_be_built(recipe: str) -> None:
     for run in paper_runs(recipe):
         transitions.check(run)
@@ -180,7 +178,7 @@ def test_models_and_optimizers_can_be_built(recipe: str) -> None:
         )
 
 
-@pytest.mark.parametrize("recipe", PAPERS)
+@pytest.mark.parametrize("recipe", OF_THE_PAPER)
 def test_settings_are_the_papers(recipe: str) -> None:
     found = {}
     for run in paper_runs(recipe):
@@ -192,12 +190,12 @@ def test_settings_are_the_papers(recipe: str) -> None:
 
 @pytest.mark.parametrize("recipe", OTHERWISE)
 def test_every_value_of_a_figure_is_tried(recipe: str) -> None:
-    tried = [stated(run) for run in paper_runs(recipe)] if recipe in RECIPES else []
+    tried = [stated(run) for run in paper_runs(recipe)]
     for name, values in OTHERWISE[recipe].items():
-        assert not tried or values <= {values_of[name] for values_of in tried if name in values_of}, name
+        assert values <= {values_of[name] for values_of in tried if name in values_of}, name
 
 
-@pytest.mark.parametrize("recipe", TRAINING)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_nothing_is_read_twice(recipe: str) -> None:
     for run in paper_runs(recipe):
         if run.data.tokens is not None:  # those that are only timed read a local text

@@ -147,7 +147,8 @@ def _searched(chosen: Sequence[Run], lab: Lab, count: int) -> Search:
                 f"{arm.optimizer.name} is named twice, with other learning rates: --tune finds the best one itself"
             )
     bases = {label: of_seed[tuning.SEED] for label, of_seed in arms.plan(chosen, [tuning.SEED]).items()}
-    return tuning.search(bases, lab, count, rounds=tuning.ROUNDS)
+    title = f"Learning rates and beta2, on seed {tuning.SEED}, for each of {'; '.join(bases)}."
+    return tuning.search(bases, count, lambda runs: lab.carry_out(runs, title), rounds=tuning.ROUNDS)
 
 
 def _write_report(path: Path, comparison: Comparison, search: Search | None) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ademamix.lab.fields import Config, NotNegative, Positive, Rate, RateOrZero, Share, Whole
+from ademamix.lab.fields import Config, NotNegative, Positive, Rate, RateOrZero, Share, Transformer, Whole
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.probes import Probe
 
@@ -34,21 +34,12 @@ VALIDATION_COST = 0.31
 """Time to validate on an example, divided by the time to train on it (gpt-tiny on a CPU)."""
 
 
-class GPT(Config):
+class GPT(Transformer):
     """A decoder-only transformer with learnt positions and tied embeddings (GPT-2's form, Hugging Face's code)."""
 
     kind: Literal["gpt"]
-    width: Positive
-    layers: Positive
-    heads: Positive
     context: Positive = 1024
     dropout: Share = 0.0
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> GPT:
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, got width={self.width}, heads={self.heads}")
-        return self
 
 
 class Mamba(Config):
@@ -62,22 +53,17 @@ class Mamba(Config):
     context: Positive = 1024
 
 
-class ViT(Config):
+class ViT(Transformer):
     """A vision transformer that classifies images (Hugging Face's code)."""
 
     kind: Literal["vit"]
-    width: Positive
-    layers: Positive
-    heads: Positive
     patch: Positive = 16
     image: Positive = 224
     channels: Positive = 3
     dropout: Share = 0.0
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> ViT:
-        if self.width % self.heads:
-            raise ValueError(f"width must be a multiple of heads, got width={self.width}, heads={self.heads}")
+    def _patches_fill_image(self) -> ViT:
         if self.image % self.patch:
             raise ValueError(f"image must be a multiple of patch, got image={self.image}, patch={self.patch}")
         return self
@@ -240,9 +226,10 @@ class Run(Config):
                     f"the probe {probe.kind} needs {probe.held_out_batches} held-out batches, got "
                     f"{self.data.held_out_batches}: raise held_out_batches of the data"
                 )
-            if probe.first_step > self.steps:
+            if probe.first_effect > self.steps:
                 raise ValueError(
-                    f"the probe {probe.kind} would begin at step {probe.first_step} of {self.steps}: let it act"
+                    f"the probe {probe.kind} would begin at step {probe.first_effect}, after the last step, "
+                    f"{self.steps}: choose an earlier one"
                 )
         return self
 

@@ -1,10 +1,10 @@
-"""The building blocks of a config's parts: a base class, and numbers within limits."""
+"""The building blocks of a config's parts: base classes, and numbers within limits."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 def _refuse_boolean(value: Any) -> Any:
@@ -26,3 +26,18 @@ class Config(BaseModel):
     """A part of a run: frozen, and without fields that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Transformer(Config):
+    """The fields that transformers share; `kind` is one of them because it is the first field of each."""
+
+    kind: str
+    width: Positive
+    layers: Positive
+    heads: Positive
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Transformer:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, got width={self.width}, heads={self.heads}")
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.optimizers import OPTIMIZERS
@@ -13,9 +13,6 @@ from ademamix.lab.report import tables
 from ademamix.lab.runs.record import Result
 from ademamix.lab.settings import changed
 from ademamix.lab.sweep.space import ladder
-
-if TYPE_CHECKING:
-    from ademamix.lab.runs.laboratory import Lab
 
 ROUNDS = 8  # of runs that a search may take
 SEED = 0
@@ -39,7 +36,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SearchedLosses:
     """The validation losses that were found, by choice; NaN for a run that diverged."""
 
     losses: Mapping[Choice, float]
@@ -48,7 +45,7 @@ class Sweep:
     def best(self) -> Choice:
         """The choice with the lowest loss.
 
-        >>> print(Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): float("nan")}).best)
+        >>> print(SearchedLosses({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): float("nan")}).best)
         lr=0.002
         """
         return min(self.losses, key=lambda choice: _comparable(self.losses[choice]))
@@ -57,9 +54,9 @@ class Sweep:
     def settled(self) -> bool:
         """Whether all neighbours of the best were tried, and are worse.
 
-        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): 1.6}).settled
+        >>> SearchedLosses({Choice(1e-3): 1.5, Choice(2e-3): 1.4, Choice(4e-3): 1.6}).settled
         True
-        >>> Sweep({Choice(1e-3): 1.5, Choice(2e-3): 1.4}).settled
+        >>> SearchedLosses({Choice(1e-3): 1.5, Choice(2e-3): 1.4}).settled
         False
         """
         return not self.missing()
@@ -79,33 +76,29 @@ class Search:
     """A finished search: where each arm started, by name, and the losses found for it."""
 
     bases: Mapping[str, Run]
-    sweeps: Mapping[str, Sweep]
+    found: Mapping[str, SearchedLosses]
 
     @property
     def runs(self) -> dict[str, Run]:
         """The bases with the best choices."""
-        return {name: with_choice(self.bases[name], found.best) for name, found in self.sweeps.items()}
+        return {name: with_choice(self.bases[name], found.best) for name, found in self.found.items()}
 
-    def report(self, width: int) -> str:
-        """Lay out the losses that were found, under a heading."""
-        return f"Validation loss by learning rate and beta2, seed {SEED}:\n{table(self.sweeps, width)}"
+    def report(self, width: int, subject: str = "Validation loss") -> str:
+        """Lay out the losses that were found, under a heading that begins with `subject`."""
+        return f"{subject} by learning rate and beta2, seed {SEED}:\n{table(self.found, width)}"
 
     def records(self) -> dict[str, Any]:
         """Return the runs and the losses found, for a JSON file."""
-        return records(self.bases, self.sweeps)
+        return records(self.bases, self.found)
 
 
-def search(arms: Mapping[str, Run], lab: Lab, count: int, *, title: str = "", rounds: int = ROUNDS) -> Search:
-    """Find the best learning rate and beta2 of each arm, by name, with runs that `lab` carries out; see :func:`tune`.
-
-    `title` names the search in the progress shown.
-    """
-    bases = {name: run.model_copy(update={"seed": SEED}) for name, run in arms.items()}
-    shown = f"{title + ': l' if title else 'L'}earning rates and beta2, on seed {SEED}, for each of {'; '.join(bases)}."
-    return Search(bases, tune(bases, count, lambda runs: lab.carry_out(runs, shown), rounds=rounds))
+def search(arms: Mapping[str, Run], count: int, run: Runner, *, rounds: int) -> Search:
+    """Find the best learning rate and beta2 of each arm, by name, on the seed of searches; see :func:`tune`."""
+    bases = {name: arm.model_copy(update={"seed": SEED}) for name, arm in arms.items()}
+    return Search(bases, tune(bases, count, run, rounds=rounds))
 
 
-def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROUNDS) -> dict[str, Sweep]:
+def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROUNDS) -> dict[str, SearchedLosses]:
     """Find the best learning rate and beta2 for each of `bases`, by name, with complete runs.
 
     The search begins with `count` rates, a factor of two apart, with that of the base in the middle. Then the
@@ -126,10 +119,10 @@ def tune(bases: Mapping[str, Run], count: int, run: Runner, *, rounds: int = ROU
         for label, (name, choice, _) in named.items():
             result = results[label]
             losses[name][choice] = math.nan if result.diverged else result.validation_loss
-        wanted = {name: Sweep(found).missing() for name, found in losses.items()}
+        wanted = {name: SearchedLosses(found).missing() for name, found in losses.items()}
         if not any(wanted.values()):
             break
-    return {name: Sweep(found) for name, found in losses.items()}
+    return {name: SearchedLosses(found) for name, found in losses.items()}
 
 
 def usual_runs(optimizer: Optimizer) -> float:
@@ -143,7 +136,7 @@ def with_choice(base: Run, choice: Choice) -> Run:
     return changed(base, lr=choice.lr, **beta2)
 
 
-def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, Any]:
+def records(bases: Mapping[str, Run], losses: Mapping[str, SearchedLosses]) -> dict[str, Any]:
     """Return the bases and the losses that were found, for a JSON file."""
     return {
         name: {
@@ -154,14 +147,14 @@ def records(bases: Mapping[str, Run], sweeps: Mapping[str, Sweep]) -> dict[str, 
             ],
             "settled": found.settled,
         }
-        for name, found in sweeps.items()
+        for name, found in losses.items()
     }
 
 
-def table(sweeps: Mapping[str, Sweep], width: int) -> str:
+def table(losses: Mapping[str, SearchedLosses], width: int) -> str:
     """Lay out the losses of each name by learning rate and beta2."""
     parts = []
-    for name, found in sweeps.items():
+    for name, found in losses.items():
         rates = sorted({choice.lr for choice in found.losses})
         rows = {
             "loss" if beta2 is None else f"beta2 {beta2:g}": [_cell(found, Choice(rate, beta2)) for rate in rates]
@@ -175,11 +168,11 @@ def table(sweeps: Mapping[str, Sweep], width: int) -> str:
     return "\n".join(parts)
 
 
-def _reservation(sweep: Sweep) -> str:
+def _reservation(found: SearchedLosses) -> str:
     """Say so if a better choice may lie outside the ones tried."""
-    if not sweep.settled:
+    if not found.settled:
         return " (the search ended before all of its neighbours were tried)"
-    return " (at the end of the list of beta2)" if sweep.best.beta2 in (BETA2S[0], BETA2S[-1]) else ""
+    return " (at the end of the list of beta2)" if found.best.beta2 in (BETA2S[0], BETA2S[-1]) else ""
 
 
 def _first_choices(optimizer: Optimizer, count: int) -> list[Choice]:
@@ -198,8 +191,8 @@ def _beside(beta2: float | None) -> list[float]:
     return below[-1:] + above[:1]
 
 
-def _cell(sweep: Sweep, choice: Choice) -> str:
-    loss = sweep.losses.get(choice)
+def _cell(found: SearchedLosses, choice: Choice) -> str:
+    loss = found.losses.get(choice)
     if loss is None:
         return ""
     return f"{loss:.4f}" if math.isfinite(loss) else "diverged"

@@ -18,7 +18,7 @@ from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, log_beta3, natural
 
 
 def alpha_schedule(alpha: float | jax.Array, T: int | jax.Array) -> Callable[[Any], Any]:
-    r"""Return the weight of the slow EMA as a function of the step t = 1, 2, ...
+    r"""Return the weight of the slow average as a function of the step t = 1, 2, ...
 
     .. math:: \alpha^{(t)} = \min(t \alpha / T, \alpha)
 
@@ -37,7 +37,7 @@ def alpha_schedule(alpha: float | jax.Array, T: int | jax.Array) -> Callable[[An
 
 
 def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | jax.Array) -> Beta3Schedule:
-    r"""Return the decay of the slow EMA as a function of the step t = 1, 2, ...
+    r"""Return the decay of the slow average as a function of the step t = 1, 2, ...
 
     .. math:: \beta_3^{(t)} = \min\Bigl(\exp\frac{\ln\beta_s\ln\beta_3}
               {(1-\mu)\ln\beta_3 + \mu\ln\beta_s},\ \beta_3\Bigr), \qquad \mu = t/T
@@ -49,7 +49,7 @@ def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | 
     (0.9998, 0.9999)
 
     Given to a transformation as `b3`, it is used through its method `rate`, 1 - beta3(t) to the last digit: fp32
-    has beta3 = 0.9999 only to within 2e-4 of 1 - beta3, the rate at which the slow EMA moves.
+    has beta3 = 0.9999 only to within 2e-4 of 1 - beta3, the rate at which the slow average moves.
 
     Reference: equation f_beta3 of the paper, section 3, derived in appendix A.1.
     """

@@ -55,7 +55,7 @@ class Settings(NamedTuple):
 
     @property
     def stores_fast(self) -> bool:
-        """Tell whether there is a fast EMA; a traced b1 may be more than 0."""
+        """Tell whether there is a fast average; a traced b1 may be more than 0."""
         return is_array(self.b1) or self.b1 > 0
 
 

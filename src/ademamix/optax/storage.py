@@ -1,4 +1,4 @@
-r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bit block code of the slow EMA.
+r"""How moments are stored: dtypes, bf16 with stochastic rounding, and the 16-bit block code of the slow average.
 
 The code is that of :mod:`ademamix.pytorch.block_codes`, which explains it, and the random words are those of
 :mod:`ademamix.pytorch.rounding`: codes, scales and words are the same bits in both frameworks, made of the numbers in
@@ -59,7 +59,7 @@ def checked_slow_dtype(dtype: Any) -> Any:
 
 
 def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
-    """Return the dtype that the slow EMA of `param` is stored in.
+    """Return the dtype that the slow average of `param` is stored in.
 
     Small arrays keep the dtype of the arithmetic: they have no memory to save, and precision matters most in them. So
     do fp64 and complex parameters.
@@ -70,7 +70,7 @@ def slow_dtype_of(param: Any, slow_dtype: Any) -> Any:
 
 
 def empty_scale(param: Any) -> jax.Array:
-    """Return the scales of the empty slow EMA of `param`, sharded like it."""
+    """Return the scales of the empty slow average of `param`, sharded like it."""
     # Computed from `param`, not made anew: so the scales are sharded by the rows that they belong to.
     scale: jax.Array = jax.jit(encode)(jnp.zeros_like(param, dtype=jnp.float32), None)[1]
     return scale
@@ -90,7 +90,7 @@ def block_positions(param: Any) -> jax.Array:
 
 
 def read_slow(stored: jax.Array, scale: jax.Array | None, dtype: Any) -> jax.Array:
-    """Return the values of a stored slow EMA, for the arithmetic."""
+    """Return the values of a stored slow average, for the arithmetic."""
     return stored.astype(dtype) if scale is None else decode(stored, scale)
 
 
@@ -107,7 +107,7 @@ def write_slow(
 
 
 def write_fast(values: jax.Array, dtype: Any) -> jax.Array:
-    """Return the fast EMA as it is stored: finite `values` stay finite in a dtype with fewer exponents."""
+    """Return the fast average as it is stored: finite `values` stay finite in a dtype with fewer exponents."""
     if dtype.itemsize >= values.dtype.itemsize or dtype == jnp.bfloat16:
         return values.astype(dtype)
     largest = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]

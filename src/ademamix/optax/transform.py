@@ -26,10 +26,10 @@ class ScaleByAdemamixState(NamedTuple):
     """
 
     count: jax.Array  # type: ignore[assignment]  # int32: steps taken, for the bias corrections
-    slow_count: jax.Array  # int32: steps since the slow EMA was empty, for both schedules
-    mu: Any  # m1, the fast EMA; None if b1 = 0
+    slow_count: jax.Array  # int32: steps since the slow average was empty, for both schedules
+    mu: Any  # m1, the fast average; None if b1 = 0
     nu: Any  # the second moment
-    slow: Any  # m2, the slow EMA; int16 codes have the shape of their parameter
+    slow: Any  # m2, the slow average; int16 codes have the shape of their parameter
     slow_scale: Any  # uint8 scales of the coded leaves of `slow` and None at others; None if slow_dtype is not int16
     slow_block: Any  # uint32 positions of the blocks of rounded leaves and None at others; None if none is rounded
 
@@ -245,7 +245,7 @@ def _update_leaf(
     m1 = g1 if leaf.mu is None else _moved(leaf.mu.astype(dtype), g1, c.fast_rate)
     m2 = _moved(storage.read_slow(leaf.slow, leaf.slow_scale, dtype), g2, c.slow_rate)
     nu = _moved(leaf.nu, _squared_magnitude(g3), c.square_rate)
-    # no bias correction of m2: the slow EMA is meant to fill gradually
+    # no bias correction of m2: the slow average is meant to fill gradually
     denominator, slow_part = jnp.sqrt(nu) + c.eps, c.slow_gain * m2
     if c.slow_limit is not None:
         slow_part = _bounded(slow_part, c.slow_limit * denominator)

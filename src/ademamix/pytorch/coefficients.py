@@ -169,7 +169,7 @@ def _coefficients(
     if settings.alpha_warmup:
         alpha = alpha * progress(slow_step, settings.alpha_warmup)
     if settings.beta3_warmup and settings.beta3_start < beta3:
-        # Through ln(beta3) and expm1: 1 - exp(ln(beta3)) would lose the digits that a slow EMA lives on.
+        # Through ln(beta3) and expm1: 1 - exp(ln(beta3)) would lose the digits that a slow average lives on.
         slow_rate = -expm1(log_beta3(progress(slow_step, settings.beta3_warmup), beta3, settings.beta3_start))
     return Coefficients(
         fast_rate=1 - beta1,

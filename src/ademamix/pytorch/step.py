@@ -223,7 +223,7 @@ def _ranges(shapes: list[torch.Size]) -> Iterator[tuple[slice, slice]]:
             yield slice(first, i), slice(0, None)
             first, elements = i, 0
         elements += shape.numel()
-        if elements > DECODED_ELEMENTS:  # this one alone
+        if elements > DECODED_ELEMENTS:  # this one is too large even alone
             rows = max(1, DECODED_ELEMENTS * shape[0] // elements)  # of a vector, whole blocks
             for start in range(0, shape[0], rows):
                 yield slice(i, i + 1), slice(start, start + rows)

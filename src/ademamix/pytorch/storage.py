@@ -11,7 +11,7 @@ compact   int8 codes       int16 codes      uint8 codes      4.02 with scales
 ========  ===============  ===============  ===============  ==================
 
 The coded ones have a uint8 tensor of scales beside them, see :mod:`ademamix.pytorch.block_codes`. bf16 and codes are
-rounded stochastically: a slow EMA moves by 1e-4 of a gradient per step, which rounding to nearest loses.
+rounded stochastically: a slow average moves by 1e-4 of a gradient per step, which rounding to nearest loses.
 """
 
 from __future__ import annotations

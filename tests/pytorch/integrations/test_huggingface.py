@@ -90,7 +90,7 @@ def test_the_settings_are_those_of_the_training_arguments(tmp_path):
         optim_args="alpha=8,beta3=0.99,t_alpha=1e3,t_beta3=500,state_storage=compact",
     )
     use_ademamix(trainer, alpha=6.0)
-    with pytest.warns(UserWarning, match="the slow EMA outlives the run"):
+    with pytest.warns(UserWarning, match="the slow average outlives the run"):
         trainer.train()
     decayed, others = groups_of(trainer)
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)

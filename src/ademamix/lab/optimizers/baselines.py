@@ -93,12 +93,7 @@ class AdMetaS(BatchedOptimizer):
     MOMENTS = ("momentum", "exp_avg")
 
     def __init__(
-        self,
-        params: ParamsT,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.1),
-        *,
-        weight_decay: float = 0.0,
+        self, params: ParamsT, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.1), *, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 

@@ -116,6 +116,15 @@ def mixture_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     return nonnegative(raw, "lr") | {name: resolved[name] for name in names}
 
 
+def rising_beta1(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the settings of a beta1 that rises from `beta1_start` over `total_steps`."""
+    return {
+        "betas": checked_betas(raw["betas"], count=2),
+        "beta1_start": hyperparameters.checked_beta("beta1_start", raw["beta1_start"]),
+        "total_steps": hyperparameters.checked_steps("total_steps", raw["total_steps"], least=1),
+    }
+
+
 def checked_betas(betas: Any, count: int | None) -> tuple[float, ...]:
     """Return `betas`, `count` numbers in [0, 1), or raise ValueError; None takes any count but 0."""
     values = tuple(betas) if isinstance(betas, Sequence) else ()

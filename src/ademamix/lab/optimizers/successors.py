@@ -16,11 +16,11 @@ from ademamix.lab.optimizers.stepping import (
     Batch,
     BatchedOptimizer,
     accumulate_,
-    checked_betas,
     descend_,
     mixture_settings,
     nonnegative,
     normalise_,
+    rising_beta1,
 )
 from ademamix.schedules import alpha_at, beta3_at
 
@@ -168,11 +168,7 @@ class SimplifiedAdEMAMix(BatchedOptimizer):
         super().__init__(params, {**defaults, "eps": eps, "weight_decay": weight_decay})
 
     def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return nonnegative(raw, "lr", "alpha", "eps", "weight_decay") | {
-            "betas": checked_betas(raw["betas"], count=2),
-            "beta1_start": hyperparameters.checked_beta("beta1_start", raw["beta1_start"]),
-            "total_steps": hyperparameters.checked_steps("total_steps", raw["total_steps"], least=1),
-        }
+        return nonnegative(raw, "lr", "alpha", "eps", "weight_decay") | rising_beta1(raw)
 
     def _update(self, batch: Batch, group: Mapping[str, Any]) -> None:
         momenta, squares = batch.moments

@@ -20,6 +20,7 @@ from ademamix.lab.optimizers.stepping import (
     mixture_settings,
     nonnegative,
     normalise_,
+    rising_beta1,
 )
 from ademamix.schedules import alpha_at, beta3_at
 
@@ -67,10 +68,9 @@ class AdamWScheduledBeta1(BatchedOptimizer):
         super().__init__(params, {**defaults, "schedule_start": schedule_start, "weight_decay": weight_decay})
 
     def _checked(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        return nonnegative(raw, "lr", "eps", "weight_decay") | {
-            "betas": checked_betas(raw["betas"], count=2),
-            "beta1_start": hyperparameters.checked_beta("beta1_start", raw["beta1_start"]),
-            "total_steps": hyperparameters.checked_steps("total_steps", raw["total_steps"], least=1),
+        return {
+            **nonnegative(raw, "lr", "eps", "weight_decay"),
+            **rising_beta1(raw),
             "schedule_start": hyperparameters.checked_steps("schedule_start", raw["schedule_start"], least=0),
         }
 

@@ -7,6 +7,9 @@ shorter there than that of beta1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from ademamix.lab.config import Run
 from ademamix.lab.report.kinds import Curves, EndAgainst
 from ademamix.lab.reproduction.claims import Claim, as_low_as, at_step, every, lower, lowest, ordered
 from ademamix.lab.reproduction.panel import Panel, Panels
@@ -27,11 +30,11 @@ def plan(at: Scale) -> Panels:
     adamw, base = lm.run("adamw"), lm.run("ademamix", alpha=10, beta3=lm.beta3(0.9999))
     alphas, early = grid(base, alpha=ALPHAS[at.name]), lm.steps(32_000)
     large = [f"alpha={alpha}" for alpha in ALPHAS[at.name] if alpha >= 10]
-    yield Panel(
-        "Sensitivity to alpha",
+    yield _sensitivity(
+        "alpha",
         {"AdamW": adamw, **alphas},
-        show=[Curves(), EndAgainst("alpha")],
-        claims=[
+        f"AdEMAMix: beta3 = {lm.beta3(0.9999):g}, warm-ups of {base.steps:,} steps.",
+        [
             Claim(
                 f"The larger alpha, the lower is the loss early in training, at step {early:,}",
                 ordered(*(at_step(name, early) for name in reversed(alphas))),
@@ -44,17 +47,15 @@ def plan(at: Scale) -> Panels:
                 source="the span of values resulting in good results is very large",
             ),
         ],
-        caption=f"AdEMAMix: beta3 = {lm.beta3(0.9999):g}, warm-ups of {base.steps:,} steps.",
-        figure="alpha",
     )
     names = {beta3: named("beta3", lm.beta3(beta3), beta3) for beta3 in BETA3S[at.name]}
     beta3s = {name: changed(base, beta3=lm.beta3(beta3)) for beta3, name in names.items()}
     too_large = names[TOO_LARGE]
-    yield Panel(
-        "Sensitivity to beta3",
+    yield _sensitivity(
+        "beta3",
         {"AdamW": adamw, **beta3s},
-        show=[Curves(), EndAgainst("beta3")],
-        claims=[
+        f"AdEMAMix: alpha = 10, warm-ups of {base.steps:,} steps.",
+        [
             Claim(
                 "All values of beta3 but the largest outperform AdamW",
                 every(*(lower(name, "AdamW") for name in beta3s if name != too_large)),
@@ -66,6 +67,15 @@ def plan(at: Scale) -> Panels:
                 ordered(*(name for beta3, name in names.items() if beta3 >= 0.9999)),
             ),
         ],
-        caption=f"AdEMAMix: alpha = 10, warm-ups of {base.steps:,} steps.",
-        figure="beta3",
+    )
+
+
+def _sensitivity(setting: str, arms: Mapping[str, Run], caption: str, claims: Sequence[Claim]) -> Panel:
+    return Panel(
+        f"Sensitivity to {setting}",
+        arms,
+        show=[Curves(), EndAgainst(setting)],
+        claims=claims,
+        caption=caption,
+        figure=setting,
     )

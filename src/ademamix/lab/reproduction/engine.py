@@ -22,12 +22,12 @@ from ademamix.lab.config import Run
 from ademamix.lab.recipes import PAPER, RECIPES, Recipe, load
 from ademamix.lab.report import figures, tables
 from ademamix.lab.reproduction.finished import FinishedPanel
-from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
+from ademamix.lab.reproduction.outcome import Outcome, TrainedArm, stopped_early
 from ademamix.lab.reproduction.panel import Panel, Plan
 from ademamix.lab.reproduction.scale import Scale
 from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.laboratory import Lab
-from ademamix.lab.runs.record import RunError, RunFolder
+from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 FIRST_RATES = 3
 """With how many learning rates a search begins, around that of the arm."""
@@ -142,14 +142,22 @@ class Reproduction:
         return "\n\n".join(parts) + "\n"
 
 
-def searched(panel: Panel, at: Scale, run: tuning.Runner) -> tuple[dict[str, Run], tuning.Search | None]:
-    """Return the arms of a panel with the learning rates and beta2 that are best, and the search if there was one."""
+def searched(panel: Panel, at: Scale, run: tuning.Runner, root: Path) -> tuple[dict[str, Run], tuning.Search | None]:
+    """Return the arms of a panel with the learning rates and beta2 that are best, and the search if there was one.
+
+    `root` has the folders of the runs that `run` carries out.
+    """
+
+    def judged(tried: Mapping[str, Run]) -> Mapping[str, Result]:
+        results = run(tried)
+        return stopped_early(tried, results, root) if panel.early_stopping else results
+
     if not panel.tune or not at.rounds:
         return dict(panel.arms), None
     bases = {name: panel.arms[name] for name in panel.tune}
-    search = tuning.Search(bases, tuning.tune(bases, FIRST_RATES, run, rounds=at.rounds))
+    search = tuning.search(bases, FIRST_RATES, judged, rounds=at.rounds)
     following = {
-        name: tuning.with_choice(panel.arms[name], search.sweeps[other].best) for name, other in panel.follow.items()
+        name: tuning.with_choice(panel.arms[name], search.found[other].best) for name, other in panel.follow.items()
     }
     return {**panel.arms, **search.runs, **following}, search
 
@@ -157,11 +165,11 @@ def searched(panel: Panel, at: Scale, run: tuning.Runner) -> tuple[dict[str, Run
 def _search(panel: Panel, at: Scale, lab: Lab) -> tuple[dict[str, Run], dict[str, Any], str]:
     """Return the arms with the learning rates and beta2 that were found, the record of the search, and it in words."""
     title = f"{panel.title}: learning rates and beta2."
-    arms, search = searched(panel, at, lambda tried: lab.carry_out(tried, title))
+    arms, search = searched(panel, at, lambda tried: lab.carry_out(tried, title), lab.options.runs)
     if search is None:
         return arms, {}, ""
-    found = tuning.table(search.sweeps, tables.width_of_output())
-    return arms, search.records(), f"{panel.title}: validation loss by learning rate and beta2, seed 0\n{found}"
+    loss = "lowest validation loss" if panel.early_stopping else "validation loss"
+    return arms, search.records(), search.report(tables.width_of_output(), f"{panel.title}: {loss}")
 
 
 def of_all_seeds(arms: Mapping[str, Run], seeds: Sequence[int]) -> dict[str, Run]:

@@ -31,6 +31,7 @@ class Claim(_Part):
 
     claim: str
     source: str = ""
+    ours: bool = False
     verdict: Verdict
     reason: str = ""
     numbers: dict[str, Numbers] = {}
@@ -46,13 +47,18 @@ class Series(_Part):
     family: str = ""
 
 
-class Lines(_Part):
-    """Series over one axis."""
+class _Axes(_Part):
+    """A chart over two axes."""
 
-    kind: Literal["lines"]
     title: str
     x_label: str
     y_label: str
+
+
+class Lines(_Axes):
+    """Series over one axis."""
+
+    kind: Literal["lines"]
     series: list[Series]
     joined: bool = True
     logarithmic: str = ""
@@ -61,13 +67,10 @@ class Lines(_Part):
     levels: dict[str, float | None] = {}
 
 
-class Landscape(_Part):
+class Landscape(_Axes):
     """Paths over two variables, from a start to a minimum."""
 
     kind: Literal["landscape"]
-    title: str
-    x_label: str
-    y_label: str
     series: list[Series]
     start: tuple[float, float]
     minimum: tuple[float, float]
@@ -76,13 +79,10 @@ class Landscape(_Part):
     y_range: tuple[float, float]
 
 
-class Grid(_Part):
+class Grid(_Axes):
     """A value for each pair of two settings."""
 
     kind: Literal["grid"]
-    title: str
-    x_label: str
-    y_label: str
     x: Numbers
     y: Numbers
     values: list[Numbers]
@@ -199,6 +199,11 @@ class Section:
     def claims(self) -> list[Claim]:
         """Those of all panels."""
         return [claim for panel in self.panels for claim in panel.claims]
+
+    @property
+    def counted(self) -> list[Claim]:
+        """The claims of its source, without those that are ours."""
+        return [claim for claim in self.claims if not claim.ours]
 
 
 def read_found(path: Path) -> Found:

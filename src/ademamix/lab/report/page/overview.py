@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ademamix.lab.recipes import RECIPES, SUBJECTS
 from ademamix.lab.report.page.content import Claim, Section
 from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN, Verdict
 
@@ -22,46 +23,6 @@ COUNTED: dict[Verdict, tuple[str, str]] = {
 
 MAIN = "lm-comparison"
 """The recipe of the paper's main claim: the first one that quotes the paper."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A main statement of the paper in plain words, and the recipes that look into it."""
-
-    statement: str
-    recipes: tuple[str, ...]
-
-
-SUBJECTS = (
-    Subject(
-        "AdEMAMix reaches the loss of AdamW in about half the steps, and does so on several kinds of model.",
-        ("lm-comparison", "constant-lr", "mamba", "vit", "in-context", "step-time", "lion"),
-    ),
-    Subject(
-        "A single average cannot weigh recent and old gradients at once; a mix of a fast and a slow one can.",
-        ("toy-rosenbrock", "toy-two-emas", "ema-weights", "nested-emas", "single-ema", "single-ema-resume"),
-    ),
-    Subject(
-        "A model trained with AdEMAMix forgets its training data more slowly.",
-        ("forgetting", "forgetting-evolution", "forgetting-constant-lr"),
-    ),
-    Subject(
-        "A run of AdamW can switch to AdEMAMix on the way, and still gains.",
-        ("switch-from-adamw", "switch-schedules", "switch-to-adamw"),
-    ),
-    Subject(
-        "The new settings, alpha and beta3, are not delicate, if both rise slowly from the start.",
-        (
-            *("sensitivity-alpha-beta3", "sensitivity-warmup", "sensitivity-clip-beta1", "fewer-iterations"),
-            *("beta3-schedule", "no-alpha-schedule", "no-schedules"),
-        ),
-    ),
-    Subject(
-        "Other forms are not better: a convex mix, a third average, or the slow average alone.",
-        ("mix-weights", "convex-mix", "third-ema", "beta1-zero"),
-    ),
-)
-"""Each recipe belongs to one of them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +69,7 @@ def findings(sections: Sequence[Section]) -> list[Finding]:
     """Return what was found of each subject; one whose recipes were not run has no recipes."""
     by_name = {section.name: section for section in sections}
     return [
-        Finding(subject.statement, recipes, Tally.of(claim for name in recipes for claim in by_name[name].claims))
+        Finding(subject, recipes, Tally.of(claim for name in recipes for claim in by_name[name].counted))
         for subject in SUBJECTS
-        for recipes in [[name for name in subject.recipes if name in by_name]]
+        for recipes in [[name for name, row in RECIPES.items() if row.subject == subject and name in by_name]]
     ]

@@ -25,7 +25,8 @@ class DistributedAdEMAMix(DistributedOptimizer):  # type: ignore[misc]
     Moments are fp32 there, whatever their storage, and the clocks are in the groups.
     """
 
-    _names: Mapping[str, str] = MappingProxyType({key: key for key in MOMENT_KEYS.values()})  # for Megatron
+    # What Megatron is told that each moment is called: its own name, but where `_seen_as_adam` needs Adam's.
+    _names: Mapping[str, str] = MappingProxyType({key: key for key in MOMENT_KEYS.values()})
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is not cut into slices: the settings of the groups, with the clocks, and the gradient scaler."""
