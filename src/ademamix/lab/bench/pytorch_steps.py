@@ -169,7 +169,7 @@ def _measuring_process() -> None:
 
 def _summary(row: Row, scenario: Scenario, runs: Sequence[dict[str, Result]], parameters: int) -> dict[str, Any]:
     """Put together the findings of the processes about `row`."""
-    target = scenario.targets.get(row.name)
+    target = scenario.target(row.name, processor())
     summary = {"name": row.name, "package": row.package, "baseline": row.baseline, "target": target}
     for run in runs:
         if "error" in run[row.name]:

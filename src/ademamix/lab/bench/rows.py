@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Shape = tuple[int, ...]
@@ -117,7 +117,17 @@ class Scenario:
     quick_shapes: tuple[Shape, ...]
     seconds: float  # for which each optimizer is stepped in each process
     targets: Mapping[str, float]  # the time ratios of rows should be at most this
+    intel: Mapping[str, float] = field(default_factory=dict)  # other targets on a CPU of Intel
     in_cache: bool = False  # the cost of the kernels alone: one thread, steps that find their arrays in the cache
+
+    def target(self, name: str, cpu: str) -> float | None:
+        """Return the target of a row on a CPU; None if it has none.
+
+        >>> gpt2 = SCENARIOS["gpt2"]
+        >>> gpt2.target(COMPACT, "AMD EPYC"), gpt2.target(COMPACT, "Intel(R) Xeon(R)"), gpt2.target(ADAMW_FUSED, "")
+        (1.25, 1.05, None)
+        """
+        return {**self.targets, **(self.intel if "Intel" in cpu else {})}.get(name)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -158,6 +168,14 @@ IN_MEMORY = CLIPPED | {
     OVER_CPU_ADAM: 1.4,
     COMPACT_OVER_CPU_ADAM: 1.25,
 }
+IN_MEMORY_OF_INTEL = {
+    FUSED: 1.25,
+    BF16: 1.0,
+    COMPACT: 1.05,
+    COMPACT_NO_FAST: 0.9,
+    OVER_CPU_ADAM: 1.35,
+    COMPACT_OVER_CPU_ADAM: 1.05,
+}
 SCENARIOS = {
     "gpt2": Scenario(
         "GPT-2 124M",
@@ -165,8 +183,16 @@ SCENARIOS = {
         gpt2_shapes(layers=2, width=48, vocabulary=101, context=64),
         seconds=3.0,
         targets=IN_MEMORY,
+        intel=IN_MEMORY_OF_INTEL,
     ),
-    "large": Scenario("one large tensor", ((1 << 13, 1 << 12),), ((1 << 6, 1 << 10),), seconds=2.0, targets=IN_MEMORY),
+    "large": Scenario(
+        "one large tensor",
+        ((1 << 13, 1 << 12),),
+        ((1 << 6, 1 << 10),),
+        seconds=2.0,
+        targets=IN_MEMORY,
+        intel=IN_MEMORY_OF_INTEL,
+    ),
     "cache": Scenario(
         "one tensor in cache",
         ((1 << 10, 1 << 10),),
