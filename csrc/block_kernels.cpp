@@ -234,24 +234,21 @@ int64_t update_run(const Run& run) {
   return skipped;
 }
 
-template <class Storage, class Parameters, class Gradient>
-Kernel with_flags(bool fast, bool bounded) {
-  if (fast) {
-    return bounded ? update_run<Storage, true, true, Parameters, Gradient>
-                   : update_run<Storage, true, false, Parameters, Gradient>;
-  }
-  return bounded ? update_run<Storage, false, true, Parameters, Gradient>
-                 : update_run<Storage, false, false, Parameters, Gradient>;
+template <class Storage, class Parameters, class Gradient, bool kBounded>
+Kernel with_averages(bool fast) {
+  return fast ? update_run<Storage, true, kBounded, Parameters, Gradient>
+              : update_run<Storage, false, kBounded, Parameters, Gradient>;
 }
 
-// `Half` is the dtype of 16 bits that gradients of such parameters may have and be read in. Others are copied.
+// `Half` is the dtype of 16 bits that gradients of such parameters may have and be read in. Others are copied, and so
+// are those of bounded steps, which spares instances.
 template <class Storage, class Parameters, Dtype kHalf, class Half>
 Kernel with_gradients(const Tensor& tensor, const Options& options) {
   const bool fast = tensor.fast != nullptr;
-  const bool bounded = tensor.coefficients.bounds_slow();
+  if (tensor.coefficients.bounds_slow()) return with_averages<Storage, Parameters, float, true>(fast);
   return tensor.gradient_dtype == kHalf && options.gradient_factor == 1
-             ? with_flags<Storage, Parameters, Half>(fast, bounded)
-             : with_flags<Storage, Parameters, float>(fast, bounded);
+             ? with_averages<Storage, Parameters, Half, false>(fast)
+             : with_averages<Storage, Parameters, float, false>(fast);
 }
 
 template <class Storage>
