@@ -5,8 +5,9 @@ The files are SVG that follows the reader's choice of a light or a dark screen, 
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -14,10 +15,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ademamix import alpha_at, beta3_at, half_life
+from ademamix.lab import tuning
+from ademamix.lab.config import GPT, Run
+from ademamix.lab.recipes import horizon_rule
 from ademamix.lab.recipes.formulas.averages import ema_weights
+from ademamix.lab.reproduction.engine import FIRST_RATES
+from ademamix.lab.reproduction.panel import Panel
+from ademamix.lab.reproduction.scale import SCALES
+from ademamix.lab.runs.record import Result
 from ademamix.published import RUNS
 from ademamix.reference import ReferenceAdEMAMix
 from ademamix.schedules import HORIZON_FRACTION, beta3_for_horizon
+
+RECORDS = Path(__file__).parents[2] / "benchmarks" / "results" / "laptop"
 
 # Stand-ins for the colours of the style sheet below, which Matplotlib cannot write itself.
 INK, PAPER, LINE, MIX, ADAM, OTHER = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
@@ -117,11 +127,54 @@ def idle(figure: Figure) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1, 0.1))
 
 
+def saturation(figure: Figure) -> None:
+    """Draw what AdEMAMix gains, in parts of what AdamW gains from twice the steps, by the bytes for each parameter."""
+    axes = figure.subplots()
+    looks = ((MIX, "o-"), (OTHER, "s--"), (ADAM, "^:"))
+    for panel, (colour, look) in zip(horizon_rule.plan(SCALES["laptop"]), looks, strict=True):
+        found = _tuned(panel)
+        lengths = [steps for name, steps in found if name == "ademamix" and ("adamw", 2 * steps) in found]
+        bytes_seen = [steps * _bytes_a_step(panel) / found["ademamix", steps][0].parameters for steps in lengths]
+        losses = {key: np.array([result.validation_loss for result in results]) for key, results in found.items()}
+        gains = [losses["adamw", steps] - losses["ademamix", steps] for steps in lengths]
+        of_twice = [losses["adamw", steps] - losses["adamw", 2 * steps] for steps in lengths]
+        by_seed = np.divide(gains, of_twice)
+        axes.semilogx(bytes_seen, np.mean(gains, axis=1) / np.mean(of_twice, axis=1), look, color=colour)
+        axes.semilogx(bytes_seen, by_seed, look[0], color=colour, markersize=3, markerfacecolor=PAPER)
+        axes.plot([], look, color=colour, label=panel.title)
+    axes.axhline(1, color=OTHER, lw=1)
+    axes.set(xlabel="bytes seen for each parameter", ylabel="gain of AdEMAMix\nover that of twice the steps")
+    axes.legend(loc="upper left")
+
+
+def _tuned(panel: Panel) -> Mapping[tuple[str, int], list[Result]]:
+    """Return the results of the arms of `horizon-rule` that are searched, by optimizer and length, at their best."""
+    at = SCALES["laptop"]
+    arms = {name: panel.arms[name] for name in panel.tune if panel.arms[name].steps in horizon_rule.LENGTHS["laptop"]}
+    search = tuning.search(arms, FIRST_RATES, _results, rounds=at.rounds)
+    return {
+        (run.optimizer.name, run.steps): [*_results({str(seed): run.changed(seed=seed) for seed in at.seeds}).values()]
+        for run in search.runs.values()
+    }
+
+
+def _results(runs: Mapping[str, Run]) -> dict[str, Result]:
+    texts = {name: (RECORDS / f"{run.key}.json").read_text() for name, run in runs.items()}
+    return {name: Result(**json.loads(text)["result"]) for name, text in texts.items()}
+
+
+def _bytes_a_step(panel: Panel) -> int:
+    run = next(iter(panel.arms.values()))
+    assert isinstance(run.model, GPT)
+    return run.batch * run.model.context
+
+
 FIGURES: dict[str, tuple[Callable[[Figure], None], tuple[float, float]]] = {
     "weights": (weights, (7.2, 3.8)),
     "schedules": (schedules, (7.2, 3.0)),
     "horizon": (horizon, (7.2, 4.2)),
     "idle": (idle, (7.2, 3.6)),
+    "saturation": (saturation, (7.2, 3.8)),
 }
 
 

@@ -33,6 +33,17 @@ def test_scale_and_file_are_chosen(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
+def test_a_run_that_cannot_be_read_makes_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert report(tmp_path, "--runs", "0123") == 2
+    message = capsys.readouterr().err
+    assert message.startswith("ademamix: error: none of these runs can be read, ")
+    assert message.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_without_results_the_page_has_the_runs(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / TINY.key
     folder.mkdir(parents=True)

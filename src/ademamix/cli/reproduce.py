@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,14 +91,12 @@ def add(commands: Commands) -> None:
         description=DESCRIPTION.format(recipes=listed, all=f"{ALL:<{width}}", others=others),
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "recipes", metavar="RECIPE", nargs="+", choices=[*RECIPES, ALL], help=f"some of the above, or {ALL}"
-    )
+    parser.add_argument("recipes", metavar="RECIPE", nargs="+", help=f"some of the above, or {ALL}")
     parser.add_argument(
         "--list",
         action=_List,
         nargs=0,
-        help="list the recipes with their sources and times, and end (default: do not)",
+        help="list the recipes with their sources and times, and end (default: off)",
     )
     add_scale(parser)
     ahead = "say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)"
@@ -145,11 +144,21 @@ def _run(options: argparse.Namespace) -> int:
 def _chosen(options: argparse.Namespace) -> list[str]:
     from ademamix.lab.reproduction.several import is_up_to_date
 
+    for name in options.recipes:
+        _check(name)
     chosen = [name for given in options.recipes for name in (OF_THE_PAPER if given == ALL else [given])]
     names = list(dict.fromkeys(chosen))
     if not options.changed:
         return names
     return [name for name in names if not is_up_to_date(name, options.scale, options.out)]
+
+
+def _check(name: str) -> None:
+    """Refuse a recipe that does not exist."""
+    if name not in (*RECIPES, ALL):
+        close = difflib.get_close_matches(name, [*RECIPES, ALL], n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ":"
+        raise UsageError(f"there is no recipe {name!r}{meant} `ademamix reproduce --list` lists them")
 
 
 def _lab(options: argparse.Namespace) -> Lab:

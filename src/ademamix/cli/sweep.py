@@ -89,7 +89,7 @@ def add(commands: Commands) -> None:
         help="a grid of the paper, see --list-presets; settings replace its own (default: none)",
     )
     parser.add_argument(
-        "--list-presets", action=_ListPresets, nargs=0, help="list the paper's grids, and end (default: do not)"
+        "--list-presets", action=_ListPresets, nargs=0, help="list the paper's grids, and end (default: off)"
     )
     parser.add_argument(
         "--search", choices=("grid", "tpe"), help="every combination, or adaptive (default: grid for lists, else tpe)"

@@ -37,7 +37,6 @@ def plan(at: Scale) -> Panels:
 def _claims(injected: Injections) -> Iterator[Claim]:
     before, *during = injected.steps
     effect = injected.effect
-    yield injected.learnt()
     yield Claim(
         "A batch from before the decay is not remembered at the end of training",
         every(*(lower(effect(label, before), part(LEFT, effect(label, before, SOON))) for label in OPTIMIZERS)),

@@ -48,7 +48,7 @@ def plan(at: Scale) -> Panels:
                 "Without schedules AdEMAMix diverges or fails to recover and improve upon AdamW, by 0.01 or more",
                 every(*(as_low_as("AdamW", arm) for arm in unscheduled)),
             ),
-            Claim("With schedules AdEMAMix improves upon AdamW", lower(SCHEDULED, "AdamW")),
+            Claim("With schedules AdEMAMix improves upon AdamW", lower(SCHEDULED, "AdamW"), ours=True),
         ],
         caption="No weight decay. Without schedules alpha and beta3 have their final values from the first step on.",
     )

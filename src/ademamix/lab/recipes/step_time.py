@@ -6,7 +6,8 @@ turns in one process with one thread, on each seed. Of the passes, which are the
 both, and for each the fastest step of its optimizer; on a CPU in processor time. Both optimizers are fused, or both
 foreach. fp32, bf16 and compact are storages of AdEMAMix's state.
 
-The paper calls 2,379 and 5,421 more steps in 256,000 negligible, 0.9% and 2.1%; so negligible here is at most 2.1%. For
+The paper calls 2,379 and 5,421 more steps in 256,000 negligible, 0.9% and 2.1%; so negligible here is at most 2.1%, for
+every model. Its state is fp32; what AdEMAMix adds with other storages, or foreach, is decided in claims of ours. For
 the loss of AdamW after them there is no run: it is read off a line over the logarithm of the steps, through the ends of
 AdamW after T and after about 2T. The paper's batches have 65,000 and 131,000 tokens, those at laptop scale 512 and
 1,024: the fewer they are, the larger is the share of the optimizer. At paper scale the models are timed on a GPU, if
@@ -36,9 +37,9 @@ from ademamix.lab.runs.machine import processor
 
 ROUNDS = {"smoke": 2, "laptop": 30, "paper": 30}
 NEGLIGIBLE = 5421 / 256_000
-OURS, FOREACH = "AdEMAMix fp32", {"foreach": True}
+FP32, FOREACH = "AdEMAMix fp32", {"foreach": True}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    OURS: ({}, {}),
+    FP32: ({}, {}),
     "AdEMAMix bf16": ({}, {"state_storage": "bf16"}),
     "AdEMAMix compact": ({}, {"state_storage": "compact"}),
     "AdEMAMix fp32, beta1 = 0": ({}, {"beta1": 0.0}),
@@ -54,7 +55,7 @@ def plan(at: Scale) -> Panels:
     adamw, longer, ademamix = f"AdamW, {steps:,} steps", f"AdamW, {more_steps:,} steps", f"AdEMAMix, {steps:,} steps"
 
     def in_equal_time(found: Outcome) -> list[float]:
-        ways = [math.log1p(share) / math.log(more_steps / steps) for share in _added(lm.title).values(found)]
+        ways = [math.log1p(share) / math.log(more_steps / steps) for share in _added(FP32, lm.title).values(found)]
         ends = zip(found.arms[adamw].losses, found.arms[longer].losses, ways, strict=True)
         return [short + way * (long - short) for short, long, way in ends]
 
@@ -65,7 +66,6 @@ def plan(at: Scale) -> Panels:
         show=[TimesAgainstSize(), Curves(level=ademamix)],
         tables=[lambda found: times_table(found, steps)],
         claims=[
-            Claim(f"AdEMAMix ends below AdamW after the same {steps:,} steps", lower(ademamix, adamw)),
             *_claims_on_speed(at),
             Claim(
                 "Trained longer, for as long a time as AdEMAMix, AdamW would not close the gap",
@@ -110,18 +110,19 @@ def measured(at: Scale) -> dict[str, Any]:
 
 def _claims_on_speed(at: Scale) -> Iterator[Claim]:
     models = list(dict.fromkeys(model for model, _ in timed(at)))
-    slower = every(*(lower(0.0, _added(model)) for model in models))
+    slower = every(*(lower(0.0, _added(FP32, model)) for model in models))
     yield Claim("The additional average makes AdEMAMix slower than AdamW", slower)
-    for model in models:
+    for variant in VARIANTS:
         yield Claim(
-            f"Its impact on the training speed is negligible, at most {NEGLIGIBLE:.1%}: {model}",
-            lower(_added(model), NEGLIGIBLE),
+            f"Its impact on the training speed is negligible, at most {NEGLIGIBLE:.1%}: {variant}",
+            every(*(lower(_added(variant, model), NEGLIGIBLE) for model in models)),
             source="the impact of using an additional EMA on the training speed is negligible",
+            ours=variant != FP32,
         )
 
 
-def _added(model: str) -> Quantity:
+def _added(variant: str, model: str) -> Quantity:
     def of(found: Outcome) -> list[float]:
-        return next(each.added for each in times_of(found) if (each.model, each.variant) == (model, OURS))
+        return next(each.added for each in times_of(found) if (each.model, each.variant) == (model, variant))
 
-    return Quantity(f"the share of time added to {model}", of)
+    return Quantity(f"the share of time that {variant} adds to {model}", of)

@@ -18,15 +18,19 @@ from numpy.typing import ArrayLike
 from ademamix.lab.report import figures
 
 Range = tuple[float, float]
+DECIMALS = 12
 
 
 def numbers(values: ArrayLike) -> list[float]:
-    """Return plain floats of six digits: all that a reader or a figure can use.
+    """Return plain floats of six digits, none beyond the twelfth decimal: all that a reader or a figure can use.
 
-    >>> numbers(np.array([1 / 3, 2]))
-    [0.333333, 2.0]
+    What is smaller is the rounding of a difference that should be 0, and another one on another machine.
+
+    >>> numbers(np.array([1 / 3, 2, 0.1 + 0.2 - 0.3]))
+    [0.333333, 2.0, 0.0]
     """
-    return [float(f"{value:.6g}") for value in np.asarray(values, dtype=float).tolist()]
+    rounded = (round(value, DECIMALS) + 0.0 for value in np.asarray(values, dtype=float).tolist())  # + 0.0: no -0
+    return [float(f"{value:.6g}") for value in rounded]
 
 
 @dataclass(frozen=True)

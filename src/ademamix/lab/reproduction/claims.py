@@ -52,6 +52,8 @@ class Claim:
     decide: Check
     source: str = ""
     """The paper's sentence, if the text is not close to it."""
+    ours: bool = False
+    """Whether nobody but us says so: the source of the recipe does not. Such claims are counted apart."""
 
 
 @dataclass(frozen=True)

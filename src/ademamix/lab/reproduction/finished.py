@@ -48,7 +48,8 @@ class FinishedPanel:
     def verdicts(self) -> dict[str, Any]:
         """Return the claims and their verdicts for a JSON file."""
         claims = [
-            {"claim": claim.text, "source": claim.source, **jsonable(decision)} for claim, decision in self.decisions
+            {"claim": claim.text, "source": claim.source, "ours": claim.ours, **jsonable(decision)}
+            for claim, decision in self.decisions
         ]
         return {"title": self.panel.title, "warning": self.warning, "claims": claims}
 
@@ -158,7 +159,8 @@ def _decided(claim: Claim, outcome: Outcome, warning: str) -> Decision:
 
 def _claim_lines(decisions: Sequence[tuple[Claim, Decision]], mark: str = "") -> list[str]:
     return [
-        f"{mark}{decision.verdict}{mark}: {claim.text}. {decision.reason}".rstrip() for claim, decision in decisions
+        f"{mark}{decision.verdict}{mark}: {claim.text}{' (ours)' if claim.ours else ''}. {decision.reason}".rstrip()
+        for claim, decision in decisions
     ]
 
 

@@ -90,7 +90,7 @@ def _after_search(panel: Panel, at: Scale, lab: Lab) -> tuple[Mapping[str, Run],
         return kept
 
     try:
-        arms, _ = searched(panel, at, from_kept)
+        arms, _ = searched(panel, at, from_kept, lab.options.runs)
     except _NotTrained:
         usual = round(sum(tuning.usual_runs(panel.arms[name].optimizer) for name in panel.tune))
         left = max(0, usual - len(done) - len(missing))

@@ -6,12 +6,14 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ademamix.lab.comparison.arms import Trained, mean_curve
-from ademamix.lab.runs.record import RunFolder
+from ademamix.lab.config import Run
+from ademamix.lab.runs.record import Result, RunFolder
 
 VALIDATION_LOSS = "validation_loss"
 
@@ -86,6 +88,15 @@ class TrainedArm(Trained):
     def early_losses(self) -> list[float]:
         """The validation loss of each seed after a tenth of the steps: a run that ends above it has broken down."""
         return self.values(VALIDATION_LOSS, self.run.steps // 10)
+
+
+def stopped_early(runs: Mapping[str, Run], results: Mapping[str, Result], root: Path) -> dict[str, Result]:
+    """Return the results, by name, that runs in `root` had if each ended where its validation loss was lowest."""
+    stopped = {}
+    for name, result in results.items():
+        (lowest,) = TrainedArm(name, runs[name], [result], [RunFolder(root, runs[name])]).lowest(VALIDATION_LOSS)
+        stopped[name] = replace(result, validation_loss=lowest)
+    return stopped
 
 
 def _roughness(values: Sequence[float]) -> float:

@@ -42,6 +42,8 @@ class Panel:
     """The arms whose learning rate and beta2 are searched first, on seed 0."""
     follow: Mapping[str, str] = field(default_factory=dict)
     """The arms that take over what was found for another one, by the name of that one."""
+    early_stopping: bool = False
+    """Whether the search goes by the lowest validation loss of each run and not by its last, since the claims do."""
     show: Sequence[Show] = ()
     """Of the arms, from left to right."""
     charts: Sequence[Chart] = ()

@@ -69,6 +69,7 @@ class Summary:
         rows = [[name, *(str(of_recipe[verdict] or "") for verdict in VERDICTS)] for name, of_recipe in counts.items()]
         rows.append(["all", *(str(totals[verdict]) for verdict in VERDICTS)])
         title = f"{sum(totals.values())} claims of {len(counts)} recipe{'s' if len(counts) > 1 else ''}"
+        title += f", and {ours} of ours" if (ours := sum(map(_ours, self.found.values()))) else ""
         lines = [title, tables.in_rows(["", *VERDICTS], rows, width)]
         lines += [tables.wrapped(change, width, indent="  ") for change in self._changes()]
         lines += [tables.wrapped(f"{name} did not come to its end: {why}", width) for name, why in self.failed.items()]
@@ -117,5 +118,13 @@ def _by_claim(found: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def _counts(found: Mapping[str, Any]) -> dict[Verdict, int]:
-    verdicts = list(_by_claim(found).values())
+    verdicts = [claim["verdict"] for claim in _claims(found) if not claim["ours"]]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+
+def _ours(found: Mapping[str, Any]) -> int:
+    return sum(claim["ours"] for claim in _claims(found))
+
+
+def _claims(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return (claim for panel in found.get("panels", []) for claim in panel["claims"])

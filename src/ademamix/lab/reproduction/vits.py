@@ -15,8 +15,17 @@ PAPER_STEPS, PAPER_WARMUP = 100_000, 10_000
 WEIGHT_DECAYS = (0.03, 0.1, 0.3)
 """The paper's, from the most data for each parameter to the least."""
 CIFAR10 = Images(kind="images", source="cifar10", augment=False)
+IMAGES = {
+    "digits": 1442,
+    "cifar10": 50_000,
+    "hub:timm/imagenet-w21-p": 11_000_000,
+    "hub:ILSVRC/imagenet-1k": 1_300_000,
+}
+"""How many there are for training, by their source."""
 FEW = 1000
-"""So few that AdamW overfits within the laptop runs: its test loss rises again after half of the 32 epochs."""
+"""So few that all models overfit within the 32 epochs of the laptop runs: the test loss is lowest after 8 to 30."""
+EVERY_SECOND_EPOCH = 2 * FEW // 16
+"""How often the laptop runs on few images are validated, in steps: their verdicts go by the lowest test loss."""
 
 
 def vits(scale: ScaleName) -> list[Setting]:
@@ -26,6 +35,17 @@ def vits(scale: ScaleName) -> list[Setting]:
     ('24M parameters, 11M images', 0.003)
     """
     return {"smoke": _smoke, "laptop": _laptop, "paper": _paper}[scale]()
+
+
+def epochs(vit: Setting) -> float:
+    """Return how many times a run sees its training images.
+
+    >>> [epochs(vit) for vit in vits("laptop")], [round(epochs(vit)) for vit in vits("paper")]
+    ([0.64, 0.64, 32.0], [37, 37, 315])
+    """
+    run = vit.base
+    images = run.data.examples if isinstance(run.data, Images) else None
+    return run.steps * run.batch / (images or IMAGES[run.data.source])
 
 
 def _paper() -> list[Setting]:
@@ -54,8 +74,10 @@ def _laptop() -> list[Setting]:
         ("0.8M parameters, 50,000 images", large, CIFAR10),
         (f"0.8M parameters, {FEW:,} images", large, CIFAR10.model_copy(update={"examples": FEW})),
     ]
-    starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
-    return _settings(sized, starts, steps=2000, warmup=200, validate_every=400, examples=5000, batch=16)
+    rates = (1e-3, 1e-3, 1.25e-4)  # the lowest test loss on few images asks for rates far below 1e-3
+    starts = [{"lr": lr, "settings": {"weight_decay": decay}} for lr, decay in zip(rates, WEIGHT_DECAYS, strict=True)]
+    *many, few = _settings(sized, starts, steps=2000, warmup=200, validate_every=400, examples=5000, batch=16)
+    return [*many, _validated(few, every=EVERY_SECOND_EPOCH)]
 
 
 def _smoke() -> list[Setting]:
@@ -67,6 +89,11 @@ def _smoke() -> list[Setting]:
     sized = [("small", small, digits), ("larger", large, digits), ("fewer images", large, few)]
     starts = [{"lr": 1e-3, "settings": {"weight_decay": decay}} for decay in WEIGHT_DECAYS]
     return _settings(sized, starts, steps=20, warmup=2, validate_every=10, examples=40, batch=4)
+
+
+def _validated(vit: Setting, every: int) -> Setting:
+    probes = tuple(probe.model_copy(update={"every": every}) for probe in vit.base.probes)
+    return vit.with_base(vit.title, validate_every=every, probes=probes)
 
 
 def _settings(

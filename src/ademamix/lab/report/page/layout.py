@@ -65,7 +65,9 @@ class ClaimRow:
 
     @property
     def claimant(self) -> str:
-        """Who says so: the paper, or another source."""
+        """Who says so: the paper, another source, or we."""
+        if self.claim.ours:
+            return "Ours"
         return "The paper" if self.section.is_of_paper else self.section.source
 
     @property
@@ -147,14 +149,15 @@ def html(page: Page, reload: int = 0) -> str:
     drawings = Drawings()
     views = [_section(section, page.runs, drawings) for section in page.sections]
     claims = [row for view in views for panel in view.panels for row in panel.claims]
-    of_paper = [row.claim for row in claims if row.section.is_of_paper]
+    of_paper = [section for section in page.sections if section.is_of_paper]
     content = _template().render(
         page=page,
         version=ademamix.__version__,
         about_scale=ABOUT_SCALES.get(page.scale, ""),
         views=views,
         claims=claims,
-        tally=overview.Tally.of(of_paper),
+        tally=overview.Tally.of(claim for section in of_paper for claim in section.counted),
+        ours=sum(len(section.claims) - len(section.counted) for section in of_paper),
         main_claim=next((row for row in claims if row.recipe == overview.MAIN and row.claim.source), None),
         findings=overview.findings(page.sections) if page.scale and claims else [],
         others=[section for section in page.sections if not section.is_of_paper],

@@ -77,16 +77,20 @@ class Trained:
 
     def page(self) -> Page:
         """Read the metrics of the runs, and the comparisons."""
-        runs, comparisons = self._found()
+        folders, comparisons = self._found()
+        runs = list(map(kept_run, folders))
+        if runs and not comparisons and all(run.config is None for run in runs):
+            keys = ", ".join(run.key for run in runs)
+            raise RunError(f"none of these runs can be read, since another version may have written them: {keys}")
         sections = [trained.comparison(folder) for folder in comparisons]
         if runs:
-            sections.append(trained.section("runs", list(map(kept_run, runs))))
+            sections.append(trained.section("runs", runs))
         counts = {"run": len(runs), "comparison": len(comparisons)}
         lead = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
         return Page(
             title="Runs of the lab",
             sections=sections,
-            runs=sorted({run.parent for run in runs}),
+            runs=sorted({run.parent for run in folders}),
             command=" ".join(["ademamix report --runs", *self.names]),
             lead=f"{lead}, with curves and settings.",
         )
