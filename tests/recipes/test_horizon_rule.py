@@ -11,7 +11,7 @@ from ademamix import AdEMAMix
 from ademamix.lab.comparison.worth import SpeedUp, speed_up
 from ademamix.lab.optimizers.construction import build
 from ademamix.lab.recipes import load
-from ademamix.lab.recipes.horizon_rule import LENGTHS, LENGTHS_LARGER, MOST_STEPS, Arms
+from ademamix.lab.recipes.horizon_rule import ADAMW_ALONE, LENGTHS, LENGTHS_LARGER, MOST_STEPS, Arms
 from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
 from ademamix.lab.reproduction.scale import SCALES
@@ -23,7 +23,9 @@ PANELS = list(load("horizon-rule")(SCALES["laptop"]))
 def test_two_models_and_two_texts_at_eight_lengths() -> None:
     for panel in PANELS:
         lengths = LENGTHS_LARGER if panel.figure == "larger-code" else LENGTHS["laptop"]
-        assert sorted({run.steps for run in panel.arms.values()}) == [*lengths]
+        longest = ADAMW_ALONE.get(panel.figure, ())
+        assert sorted({run.steps for run in panel.arms.values()}) == [*lengths, *longest]
+        assert {run.optimizer.name for run in panel.arms.values() if run.steps in longest} <= {"adamw"}
         assert len(lengths) == 8
         assert len({(run.model, run.data) for run in panel.arms.values()}) == 1
     first = [next(iter(panel.arms.values())) for panel in PANELS]

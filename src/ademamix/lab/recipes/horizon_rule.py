@@ -35,6 +35,8 @@ LENGTHS = {
 }
 LENGTHS_LARGER = (500, 1000, 2000, 3000, 5000, 7000, 10_000, 20_000)
 """Of the larger model at laptop scale, whose steps take almost three times as long."""
+ADAMW_ALONE = {"small-code": (80_000,)}
+"""Further lengths by panel, at which only AdamW is trained: they tell what the longest runs of AdEMAMix are worth."""
 SHARES = (0.02, HORIZON_FRACTION, 0.125)
 """Of the run, that the slow average remembers: half of our rule, our rule, and that of arXiv 2602.05298."""
 ALPHAS = (2.0, float(ALPHA), 10.0)
@@ -46,7 +48,7 @@ PAYS_FROM = 1000
 NO_WORSE = 1.005
 MARGIN = 0.005
 """A mean over all lengths that is no further above another is as good."""
-LEAST_RANGE = 2
+LEAST_RANGE = 4
 """A speed-up is compared only where AdamW's longest runs have at least this many times the steps: beyond, too little is
 known of it."""
 
@@ -58,6 +60,12 @@ class Arms:
     lm: Setting
     lengths: Sequence[int]
     most_steps: Mapping[str, int]
+    adamw_alone: Sequence[int] = ()
+
+    @property
+    def adamw_lengths(self) -> tuple[int, ...]:
+        """The lengths of AdamW's runs."""
+        return *self.lengths, *self.adamw_alone
 
     def adamw(self, steps: int) -> str:
         """Return the name of AdamW's arm of a length."""
@@ -80,9 +88,11 @@ class Arms:
     def runs(self) -> dict[str, Run]:
         """Return the runs by name, the shortest first."""
         found = {}
-        for steps in self.lengths:
+        for steps in self.adamw_lengths:
             fields = self._fields(steps)
             found[self.adamw(steps)] = self.lm.run("adamw", **fields)
+            if steps in self.adamw_alone:
+                continue
             for name, (share, alpha) in self.variants(steps).items():
                 betas = [*BETAS, max(BETAS[0], round(1 - 1 / (share * steps), 12))]
                 found[name] = self.lm.run("ademamix", **fields, betas=betas, alpha=alpha)
@@ -96,7 +106,7 @@ class Arms:
 
     def speed_up(self, steps: int, found: Outcome) -> SpeedUp:
         """Return what AdEMAMix by our rule gains at a length."""
-        adamw = {length: found.arms[self.adamw(length)].losses for length in self.lengths}
+        adamw = {length: found.arms[self.adamw(length)].losses for length in self.adamw_lengths}
         return speed_up(steps, found.arms[self.ademamix(steps)].losses, adamw)
 
 
@@ -145,11 +155,13 @@ def _arms(at: Scale) -> dict[str, Arms]:
     if at.name != "laptop":
         return {"": Arms(lm, lengths, MOST_STEPS_PAPER if at.name == "paper" else MOST_STEPS)}
     prose = Text(kind="text", source="kjv")
-    return {
-        "small-code": Arms(lm.with_base("0.03M parameters, code"), lengths, MOST_STEPS),
-        "small-prose": Arms(lm.with_base("0.03M parameters, prose", data=prose), lengths, MOST_STEPS),
-        "larger-code": Arms(LARGER.with_base("0.17M parameters, code"), LENGTHS_LARGER, MOST_STEPS_LARGER),
+    small = (LENGTHS["laptop"], MOST_STEPS)
+    panels = {
+        "small-code": (lm.with_base("0.03M parameters, code"), *small),
+        "small-prose": (lm.with_base("0.03M parameters, prose", data=prose), *small),
+        "larger-code": (LARGER.with_base("0.17M parameters, code"), LENGTHS_LARGER, MOST_STEPS_LARGER),
     }
+    return {figure: Arms(*panel, ADAMW_ALONE.get(figure, ())) for figure, panel in panels.items()}
 
 
 def _is_variant(name: str, rules: Iterable[str]) -> bool:
@@ -160,7 +172,7 @@ def _groups(arms: Arms) -> list[tuple[str, list[str]]]:
     def shared(most: int) -> list[int]:
         return [steps for steps in arms.lengths if steps <= most]
 
-    groups = [("AdamW", [arms.adamw(steps) for steps in arms.lengths])]
+    groups = [("AdamW", [arms.adamw(steps) for steps in arms.adamw_lengths])]
     for share in SHARES:
         lengths = arms.lengths if share == HORIZON_FRACTION else shared(arms.most_steps["share"])
         groups.append((f"AdEMAMix, {share:.3g} T", [arms.ademamix(steps, share) for steps in lengths]))
@@ -198,7 +210,7 @@ def _claims(arms: Arms) -> list[Claim]:
         claims.append(Claim(f"Below {PAYS_FROM:,} steps it ends at most 0.5% above AdamW", every(*no_worse)))
     claims += [_as_good(arms, f"{share:g} T", "share", share=share) for share in SHARES if share != HORIZON_FRACTION]
     claims += [_as_good(arms, f"alpha {alpha:g}", "alpha", alpha=alpha) for alpha in ALPHAS if alpha != ALPHA]
-    told = [steps for steps in arms.lengths if LEAST_RANGE * steps <= max(arms.lengths)]
+    told = [steps for steps in arms.lengths if LEAST_RANGE * steps <= max(arms.adamw_lengths)]
     if len(told) > 1:
         longer = ordered(*(_speed_up(arms, steps) for steps in told))
         claims.append(Claim("The longer the run, the larger is the speed-up", longer))

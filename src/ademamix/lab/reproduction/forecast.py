@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ademamix.lab import tuning
@@ -77,26 +76,37 @@ class _NotTrained(Exception):
 
 
 def _after_search(panel: Panel, at: Scale, lab: Lab) -> tuple[Mapping[str, Run], list[Run]]:
-    """Return the arms of a panel as far as its search is done, and about the runs that it still takes."""
+    """Return the arms of a panel as far as their searches are done, and about the runs that these still take."""
+    arms = dict(panel.arms)
+    left: list[Run] = []
+    for name in panel.tune:
+        found, missing = _searched_alone(panel, name, at, lab)
+        arms |= found
+        left += missing
+    return arms, left
+
+
+def _searched_alone(panel: Panel, name: str, at: Scale, lab: Lab) -> tuple[Mapping[str, Run], list[Run]]:
+    """Return an arm and those that follow it as its search has left them, and about the runs that it still takes."""
+    following = {follower: other for follower, other in panel.follow.items() if other == name}
     done: set[str] = set()
     missing: list[Run] = []
 
     def from_kept(runs: Mapping[str, Run]) -> dict[str, Result]:
         kept = lab.kept(runs)
-        done.update(runs[name].key for name in kept)
-        missing.extend(run for name, run in runs.items() if name not in kept)
+        done.update(runs[label].key for label in kept)
+        missing.extend(run for label, run in runs.items() if label not in kept)
         if missing:
             raise _NotTrained
         return kept
 
     try:
-        arms, _ = searched(panel, at, from_kept, lab.options.runs)
+        arms, _ = searched(replace(panel, tune=[name], follow=following), at, from_kept, lab.options.runs)
     except _NotTrained:
-        usual = round(sum(tuning.usual_runs(panel.arms[name].optimizer) for name in panel.tune))
-        left = max(0, usual - len(done) - len(missing))
-        more = itertools.islice(itertools.cycle(panel.arms[name] for name in panel.tune), left)
-        return panel.arms, [*missing, *more]
-    return arms, []
+        usual = round(tuning.usual_runs(panel.arms[name].optimizer))
+        more = max(0, usual - len(done) - len(missing))
+        return {}, [*missing, *more * [panel.arms[name]]]
+    return {label: arms[label] for label in (name, *following)}, []
 
 
 def _kind(run: Run) -> tuple[Any, ...]:
