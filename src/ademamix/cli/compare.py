@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         files.append(_write_report(folder / "report.txt", comparison, search))
     print(report.report(comparison, tuned=search is not None, width=width) + "\n")
     if len(kept) == len(labelled):
-        note = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds train anew."
+        note = f"Trained before: this is what {lab.options.runs} keeps of these runs. Other --seeds start new runs."
         print(tables.wrapped(note, width) + "\n")
     print("\n".join(f"{'report' if file.suffix == '.txt' else 'picture'}: {file}" for file in files))
     return 0
@@ -144,7 +144,7 @@ def _searched(chosen: Sequence[Run], lab: Lab, count: int) -> Search:
     for arm in without_rates:
         if without_rates.count(arm) > 1:
             raise UsageError(
-                f"{arm.optimizer.name} is named twice, with other learning rates: --tune finds the best one itself"
+                f"{arm.optimizer.name} is named twice, with different learning rates: --tune finds the best one itself"
             )
     bases = {label: of_seed[tuning.SEED] for label, of_seed in arms.plan(chosen, [tuning.SEED]).items()}
     title = f"Learning rates and beta2, on seed {tuning.SEED}, for each of {'; '.join(bases)}."

@@ -23,7 +23,7 @@ def _listed(choices: dict[str, str]) -> str:
 DESCRIPTION = f"""\
 Plan a run on paper: settings for its length, and what a model of a given size takes on each device.
 
-With --steps, settings are recommended, each with the reason for it and who found that, and the calls that have them.
+With --steps, settings are recommended, each with its reason and source, and with the calls to make.
 With --params, memory and traffic are computed for AdamW and AdEMAMix. Memory is that of parameters, gradients, masters
 and optimizer state, on the device that has most. Activations, gathered layers and buffers of the communication
 come on top. Traffic is what a device sends in each step. A GB is 10^9 bytes.

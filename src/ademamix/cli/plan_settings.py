@@ -26,7 +26,7 @@ STAY = f"Stay with AdamW: we have not tried AdEMAMix in runs of fewer than {SHOR
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what settings depend on."""
-    steps = "recommend settings for so many optimizer steps, or for an open end (default: no settings)"
+    steps = "recommend settings for a run of T optimizer steps, or with an open end (default: no settings)"
     add_value(parser, "--steps", horizon, "T", steps)
     add_value(parser, "--batch", count, "TOKENS", "tokens in a step, for those of the run (default: none)")
     add_choice(parser, "--phase", PHASES, "KIND", _one_of(PHASES), default="pretrain")

@@ -139,7 +139,7 @@ def _where_it_stands(
 def _check_same_start(steps: Sequence[int], folder: RunFolder) -> None:
     if len(set(steps)) > 1:
         raise RunError(
-            f"the processes find other checkpoints each in {str(folder.path)!r}, after the steps "
+            f"the processes each find a different checkpoint in {str(folder.path)!r}, after the steps "
             f"{', '.join(map(str, steps))}: give a folder that all machines share (--out DIR)"
         )
 

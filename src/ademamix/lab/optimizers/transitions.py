@@ -140,4 +140,4 @@ TRANSITIONS: dict[tuple[str, str], Transition] = {
     ("adamw", "adamw-scheduled-beta1"): _with_rising_beta1,
     ("ademamix", "adamw"): _to_adamw,
 }
-"""What makes one optimizer from another, by the names of the two; any can go on with other settings."""
+"""What makes one optimizer from another, by the names of the two; any can continue with other settings."""
