@@ -5,10 +5,11 @@ bf16, nearest      2 bytes; most changes are less than half of the last place, a
 bf16, stochastic   2 bytes; what AdEMAMix does with bf16 parameters
 bf16, Kahan        4 bytes: beside each parameter, the sum in bf16 of what it has lost so far, all rounded to nearest
 24-bit master      3 bytes: `master="24bit"`
+the same, compact  3 bytes, and the moments in 4 bytes per parameter instead of 12: the least that AdEMAMix trains with
 
-The optimizer, AdEMAMix with fp32 moments, the first parameters and the batches are the same in all arms of a seed. The
-model computes in fp32 with the values that the parameters have, so that how these are kept is all that differs. The
-learning rate falls to 0: changes become smaller than any format resolves.
+The optimizer, AdEMAMix with fp32 moments but for the last arm, the first parameters and the batches are the same in all
+arms of a seed. The model computes in fp32 with the values that the parameters have, so that how these are kept is all
+that differs. The learning rate falls to 0: changes become smaller than any format resolves.
 
 Runs from scratch are chaotic: any difference grows, and losses differ by some thousandths. With --continued, a model is
 trained by AdamW first, in fp32, and all arms continue from there at a small learning rate, where they stay together.
@@ -123,6 +124,9 @@ ARMS: dict[str, Callable[[SmallTransformer, Settings], Descent]] = {
     "bf16, stochastic": lambda model, settings: Descent(model, settings, torch.bfloat16),
     "bf16, Kahan": KahanDescent,
     "24-bit master": lambda model, settings: Descent(model, settings, torch.bfloat16, master="24bit"),
+    "24-bit master, compact": lambda model, settings: Descent(
+        model, settings, torch.bfloat16, master="24bit", state_storage="compact"
+    ),
 }
 
 

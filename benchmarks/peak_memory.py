@@ -68,7 +68,7 @@ class Row(NamedTuple):
         return torch.float32 if self.precision == "fp32" else torch.bfloat16
 
 
-STATES = ("fp32", "bf16", "compact")
+STATES = ("fp32", "bf16", "compact", "compact-beta1-0")
 ROWS = (
     Row("adamw", "fp32"),
     Row("adamw", "24bit"),
@@ -78,8 +78,10 @@ ROWS = (
 
 def ademamix_step(row: Row, model: SmallTransformer, *, release: bool) -> Callable[[], None]:
     """Return what takes a step after the backward pass."""
+    storage, _, no_fast = row.state.partition("-")
+    betas = (0.0 if no_fast else 0.9, 0.999)
     master = "24bit" if row.precision == "24bit" else None
-    optimizer = AdEMAMix(model.parameters(), total_steps=1000, state_storage=row.state, master=master)
+    optimizer = AdEMAMix(model.parameters(), betas=betas, total_steps=1000, state_storage=storage, master=master)
     if release:
         gradient_release(model, optimizer)
         return lambda: None

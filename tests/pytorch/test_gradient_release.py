@@ -1,4 +1,5 @@
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from ademamix.pytorch import gathering
 from ademamix.pytorch.gradient_release import gradient_release
+from ademamix.pytorch.monitoring import Monitor
 from cases import make
 
 WIDTH, LAYERS = 1024, 16
@@ -40,6 +43,90 @@ def test_the_steps_are_the_ordinary_ones(state_storage):
         assert all(torch.equal(value, releasing.state[own][key]) for key, value in ordinary.state[param].items())
     other(batch).sum().backward()
     assert all(param.grad is not None for param in other.parameters())  # it has ended
+
+
+class Counted(list):
+    """Parameters of a group that count how many of them are looked at."""
+
+    visits = 0
+
+    def __iter__(self):
+        for param in super().__iter__():
+            type(self).visits += 1
+            yield param
+
+
+@pytest.mark.parametrize(
+    ("settings", "looks"),
+    [
+        ({}, 1),
+        ({"foreach": True}, 1),
+        ({"state_storage": "compact", "master": "24bit"}, 2),  # the kind of parameter that it is, is tried second
+    ],
+)
+def test_a_hook_looks_at_its_own_parameter_alone(monkeypatch, settings, looks):
+    """However many there are, in however many groups."""
+    model = layers(20, 64, torch.bfloat16)
+    params = list(model.parameters())
+    optimizer = make([{"params": params[:12]}, {"params": params[12:], "lr": 1e-3}], **settings)
+    given = []
+
+    def gather(group, kind, first_index, states, lists):
+        given.append((len(group["params"]), len(states)))
+        return whole_gather(group, kind, first_index, states, lists)
+
+    whole_gather = gathering.gather
+    with gradient_release(model, optimizer):
+        model(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()  # makes the state
+        for group in optimizer.param_groups:
+            group["params"] = Counted(group["params"])
+        monkeypatch.setattr(gathering, "gather", gather)
+        monkeypatch.setattr(Counted, "visits", 0)
+        model(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
+        assert set(given) == {(1, 1)}
+        assert len(given) == looks * len(params)
+        assert Counted.visits == 0
+        optimizer.step()
+        assert Counted.visits >= len(params)  # it counts
+    assert [float(optimizer.state[param]["step"]) for param in params] == [2.0] * len(params)
+
+
+def test_settings_schedules_and_checkpoints_count_as_in_ordinary_steps():
+    """Groups have settings of their own, a scheduler changes them, and loading replaces them."""
+    model = layers(3, 64, torch.bfloat16)
+    other = copy.deepcopy(model)
+    ordinary, releasing = (
+        make([{"params": [weights[0]], "lr": 1e-3}, {"params": weights[1:], "betas": (0.0, 0.99, 0.999)}], lr=1e-2)
+        for weights in (list(model.parameters()), list(other.parameters()))
+    )
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(x, lambda step: step / 2) for x in (ordinary, releasing)]
+    with gradient_release(other, releasing):
+        for step in range(4):
+            batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).bfloat16()
+            model(batch).square().mean().backward()
+            ordinary.step()
+            ordinary.zero_grad()
+            other(batch).square().mean().backward()
+            for scheduler in schedulers:  # which warns if no step was taken before
+                scheduler.step()
+            if step == 1:
+                saved = copy.deepcopy(ordinary.state_dict())
+                releasing.load_state_dict(saved)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    assert releasing.schedule() == ordinary.schedule()
+
+
+def test_a_monitor_sees_the_steps_that_the_loop_tells_it_of():
+    model = layers(3, 64)
+    optimizer = make(model.parameters())
+    seen = []
+    monitor = Monitor(optimizer, lambda values, step: seen.append(step), every=1, share=math.inf)
+    with gradient_release(model, optimizer):
+        for _ in range(3):
+            model(torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+    monitor.close()
+    assert seen == [1, 2, 3]
 
 
 def peak_of_backward(model, optimizer):

@@ -18,13 +18,24 @@ from ademamix.pytorch.core import core
 
 torch.manual_seed(1)
 digest = hashlib.sha256()
-for dtype in (torch.float32, torch.bfloat16):
+clipped = {"slow_clip": 0.01, "nonfinite": "skip"}
+for dtype, settings in (
+    (torch.float32, {}),
+    (torch.float32, clipped),
+    (torch.bfloat16, {}),
+    (torch.bfloat16, {"master": "24bit"}),
+    (torch.bfloat16, {"master": "24bit", **clipped}),
+    (torch.float16, {}),
+    (torch.float16, clipped),
+):
     for storage in ("fp32", "bf16", "compact"):
         params = [torch.randn(40, 1000).to(dtype), torch.randn(77).to(dtype)]
-        optimizer = AdEMAMix(params, total_steps=100, fused=True, state_storage=storage)
+        optimizer = AdEMAMix(params, total_steps=100, fused=True, state_storage=storage, **settings)
         for _ in range(3):
             for param in params:
                 param.grad = torch.randn_like(param)
+                if settings.get("nonfinite"):
+                    param.grad.view(-1)[7] = torch.nan
             optimizer.step()
         for tensor in [*params, *(value for state in optimizer.state.values() for value in state.values())]:
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -23,6 +23,7 @@ CASES = {
     "own choice": {},
     "foreach, tensor lr": {**PATHS["foreach"], "lr": torch.tensor(1e-2)},
     "fused, compact": {**PATHS["fused"], "state_storage": "compact"},
+    "fused, compact, masters": {**PATHS["fused"], "state_storage": "compact", "master": "24bit"},
     "fused, no beta1, skip": {**PATHS["fused"], "betas": (0.0, 0.999), "nonfinite": "skip", "maximize": True},
 }
 
@@ -78,14 +79,17 @@ def test_two_graphs_that_match_eager(case, scheduler_first):
         assert_same(state["step"], torch.tensor(float(STEPS)))
 
 
-@pytest.mark.parametrize("storage", ["bf16", "compact"])
+@pytest.mark.parametrize(
+    "settings", [{"state_storage": "bf16"}, {"state_storage": "compact"}, {"master": "24bit"}], ids=str
+)
 @pytest.mark.parametrize("path", ["single", "foreach"])
-def test_reduced_state_is_traced_in_one_graph(path, storage):
+def test_reduced_state_and_masters_are_traced_in_one_graph(path, settings):
     """Without inductor, which takes a minute for it; the next test compiles the codes."""
+    dtype = torch.bfloat16 if "master" in settings else torch.float32
     states = []
     for counter in (None, CompileCounterWithBackend("aot_eager")):
-        params = params_of((32, 200), (5,))
-        optimizer = make(params, **SETTINGS, **PATHS[path], state_storage=storage)
+        params = params_of((32, 200), (5,), dtype=dtype)
+        optimizer = make(params, **SETTINGS, **PATHS[path], **settings)
         step = optimizer.step if counter is None else compiled(counter)(optimizer)
         for seed in range(5):
             set_gradients(params, seed)

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ademamix.pytorch import gathering
 from ademamix.pytorch import step as step_module
@@ -67,6 +68,15 @@ FAILURES = {
     "real gradient": (torch.ones(4).cfloat(), gradient_of_dtype(torch.float32), "gradient.*float32", False),
     "resized": (torch.ones(4), resize, r"shape \(4,\).*\(16,\)", False),
 }
+
+
+@pytest.mark.parametrize("hip", [None, "6.4.43482"])
+def test_fused_is_the_same_kernel_on_every_gpu(monkeypatch, hip):
+    """torch calls AMD's GPUs CUDA as well; without Triton, both say that it is missing."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(step_module, "has_triton", False)
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="on a GPU it needs Triton"):
+        make([torch.ones(3, device="cuda", requires_grad=True)], fused=True)
 
 
 @pytest.mark.parametrize("when", ["at first", "later"])

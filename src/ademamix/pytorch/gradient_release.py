@@ -18,6 +18,10 @@ def gradient_release(model: torch.nn.Module, optimizer: AdEMAMix) -> ExitStack:
     are those of an ordinary step. What needs all gradients at once is not possible: clipping by their norm,
     accumulation over several batches, ``GradScaler``. ``close()`` of what is returned ends it.
 
+    Each parameter is looked at once per backward pass, so its share of the time does not grow with their number. The
+    groups must keep their parameters until ``close()``; settings may change, and checkpoints may be loaded. Step hooks
+    of the optimizer run where ``optimizer.step()`` is called, not in the backward pass.
+
     >>> model = torch.nn.Linear(4, 1)
     >>> optimizer = AdEMAMix(model.parameters(), total_steps=100)
     >>> released = gradient_release(model, optimizer)
@@ -27,15 +31,16 @@ def gradient_release(model: torch.nn.Module, optimizer: AdEMAMix) -> ExitStack:
     >>> released.close()
     """
     one_at_a_time = threading.Lock()  # backward has a thread for each device
-    trained = {param for group in optimizer.param_groups for param in group["params"]}
+    owners = [(param, number) for number, group in enumerate(optimizer.param_groups) for param in group["params"]]
+    places = {param: (number, index) for index, (param, number) in enumerate(owners)}
 
     def step(param: Tensor) -> None:
         with one_at_a_time:
-            optimizer.step()  # no other parameter has a gradient now
+            optimizer._step_one(param, *places[param])
             param.grad = None
 
     released = ExitStack()
     for param in model.parameters():
-        if param in trained and param.requires_grad:
+        if param in places and param.requires_grad:
             released.callback(param.register_post_accumulate_grad_hook(step).remove)
     return released

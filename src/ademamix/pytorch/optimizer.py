@@ -29,6 +29,9 @@ from ademamix.pytorch.step import Flags, ademamix_step, check_fused, step_at
 from ademamix.pytorch.tensors import Tensors, whole_places
 from ademamix.schedules import Horizon
 
+# A group, its tensors of one kind, the steps at which an m1 began late by position, and addresses from the core.
+Gathered = tuple[dict[str, Any], Tensors, dict[int, Tensor], Any]
+
 
 class AdEMAMix(Optimizer):
     r"""AdamW with a second, slow average of the gradients: a drop-in replacement for ``torch.optim.AdamW``.
@@ -257,9 +260,7 @@ class AdEMAMix(Optimizer):
 
         Everything that can be wrong with a gradient or a setting is checked before anything is changed.
         """
-        if hasattr(self, "_accelerator_graph_capture_health_check"):  # not in older torch
-            self._accelerator_graph_capture_health_check()
-        self._opt_called = True  # an lr scheduler's wrapper of this method would note it, see below
+        self._begin_step()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -274,28 +275,53 @@ class AdEMAMix(Optimizer):
     # An lr scheduler wraps `step` in a function that torch.compile cannot trace, unless the method says it has been.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
+    def _step_one(self, param: Tensor, group_number: int, index: int) -> None:
+        """Take the step of one parameter, the `index`-th of all, without a look at the others.
+
+        The parameters of a group and their states are passed on as if there were no others: what follows is the same.
+        """
+        self._begin_step()
+        group = {**self.param_groups[group_number], "params": [param]}
+        states = {param: self.state[param]} if param in self.state else self.state
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            self._update(self._gather(group, index, states))
+
+    def _begin_step(self) -> None:
+        if hasattr(self, "_accelerator_graph_capture_health_check"):  # not in older torch
+            self._accelerator_graph_capture_health_check()
+        self._opt_called = True  # an lr scheduler's wrapper of `step` would note it, see above
+
     def _step_groups(self) -> None:
         is_new = not self.state
         gathered = []
         first_index = 0
         for group in self.param_groups:
-            groups.check_for_step(group)
-            left = len(group["params"])
-            for kind in parameter_state.kinds_in(group):
-                lists, addresses = gathering.empty_lists(), None
-                if torch.compiler.is_compiling():
-                    self._init_group(group, *kind, first_index, *lists)
-                else:
-                    addresses = gathering.gather(group, kind, first_index, self.state, lists)
-                late, fast_starts, indices, *columns = lists
-                tensors = Tensors(whole_places(indices) if addresses is None else [], *columns)
-                gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True)), addresses))
-                left -= len(indices)
-                if not left:
-                    break
+            gathered += self._gather(group, first_index, self.state)
             first_index += len(group["params"])
         if is_new and not torch.compiler.is_compiling() and self._is_for_state_alone(gathered):
             return
+        self._update(gathered)
+
+    def _gather(self, group: dict[str, Any], first_index: int, states: dict[Tensor, Any]) -> list[Gathered]:
+        """Return what a step of a group takes, for each kind of its parameters."""
+        groups.check_for_step(group)
+        gathered = []
+        left = len(group["params"])
+        for kind in parameter_state.kinds_in(group):
+            lists, addresses = gathering.empty_lists(), None
+            if torch.compiler.is_compiling():
+                self._init_group(group, *kind, first_index, *lists)
+            else:
+                addresses = gathering.gather(group, kind, first_index, states, lists)
+            late, fast_starts, indices, *columns = lists
+            tensors = Tensors(whole_places(indices) if addresses is None else [], *columns)
+            gathered.append((group, tensors, dict(zip(late, fast_starts, strict=True)), addresses))
+            left -= len(indices)
+            if not left:
+                break
+        return gathered
+
+    def _update(self, gathered: list[Gathered]) -> None:
         grad_scale = getattr(self, "grad_scale", None)
         for group, tensors, starts, addresses in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
@@ -306,7 +332,7 @@ class AdEMAMix(Optimizer):
                 step_at(addresses, tensors.params, *how, grad_scale=grad_scale)
 
     @staticmethod
-    def _is_for_state_alone(gathered: list[tuple[dict[str, Any], Tensors, Any, Any]]) -> bool:
+    def _is_for_state_alone(gathered: list[Gathered]) -> bool:
         """Tell whether a first step is no step: torch.distributed.checkpoint takes one to have state to load into.
 
         It has zeros for gradients and 0 for lr. The clocks of what is saved then should not have run.

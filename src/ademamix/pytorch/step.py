@@ -152,8 +152,8 @@ def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiabl
 
 
 def runs_on_triton(param: Tensor) -> bool:
-    """Tell whether the Triton kernel is the one for `param`: yes on NVIDIA's GPUs, untried on ROCm."""
-    return param.is_cuda and torch.version.hip is None
+    """Tell whether the Triton kernel is the one for `param`: on NVIDIA's GPUs, and on AMD's, which torch calls CUDA."""
+    return param.is_cuda
 
 
 def check_fused(group: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ def why_not_fused(param: Tensor) -> str | None:
     param = shards.local(param)
     if runs_on_triton(param):
         if not has_triton:
-            return "on CUDA it needs Triton, which is not installed: `pip install triton`, or leave `fused` out"
+            return "on a GPU it needs Triton, which is not installed: `pip install triton`, or leave `fused` out"
     elif not param.is_cpu:
         return f"there is no fused kernel for device {param.device.type!r}; leave `fused` out or use foreach=True"
     elif core is None:

@@ -206,9 +206,15 @@ def released(folder: Path) -> None:
 def with_masters(folder: Path) -> None:
     """bf16 parameters of FSDP2 and DDP have the masters of whole ones, which other models of the kind take up."""
     line = init_device_mesh("cpu", (distributed.get_world_size(),))
-    for storage, kind in itertools.product(STORAGES, ("FSDP2", "DDP")):
-        models = [Model(torch.bfloat16) for _ in range(2)]
-        models = [fully_sharded(x, line) if kind == "FSDP2" else DistributedDataParallel(x) for x in models]
+    kinds = {
+        "FSDP2": lambda model: fully_sharded(model, line),
+        "FSDP2 with CPU offload": lambda model: fully_sharded(
+            model, line, offload_policy=CPUOffloadPolicy(pin_memory=False)
+        ),
+        "DDP": DistributedDataParallel,
+    }
+    for storage, kind in itertools.product(STORAGES, kinds):
+        models = [kinds[kind](Model(torch.bfloat16)) for _ in range(2)]
         copies = whole_copies(models[0])
         settings = {"lr": 1e-2, "state_storage": storage, "master": "24bit"}
         first, second, reference = (make(x, **settings) for x in (*(x.parameters() for x in models), copies))

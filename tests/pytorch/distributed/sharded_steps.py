@@ -108,7 +108,7 @@ def every_layout(folder: Path) -> None:
         for storage, path in itertools.product(STORAGES, PATHS):
             what = f"{name}, {storage}, {path}"
             compare_steps(mesh, placements, torch.float32, what, state_storage=storage, **PATHS[path])
-            if path in ("single", "fused"):
+            if path in ("single", "foreach", "fused"):
                 settings = {"state_storage": storage, "nonfinite": "skip", **PATHS[path]}
                 for master in (None, "24bit"):
                     in_bf16 = f"{what}, bf16, master {master}"
