@@ -150,8 +150,10 @@ Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
 class Phase(Config):
     """After `step` steps the run continues with another optimizer or learning-rate schedule, or with both.
 
-    An optimizer takes over the averages and clocks that it shares with the previous one. A schedule counts the steps of
-    the whole run.
+    An optimizer, which may be the same one with other settings, takes over the averages and clocks that it shares with
+    the previous one. A schedule counts the steps of the whole run. There is no other data: what a run reads has one
+    fingerprint, and the probe `inject-batch` puts another batch in at a step. Nor are there probes, which know
+    themselves at which step they begin.
     """
 
     step: Positive

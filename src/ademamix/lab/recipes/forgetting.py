@@ -62,7 +62,7 @@ class Injections:
     steps: Sequence[int]
 
     def arms(self, **fields: Any) -> dict[str, Run]:
-        """Return the runs, with further changes; those without B first, since the others continue from them."""
+        """Return the runs, with further changes."""
         every_step = max(RECORD_EVERY, self.lm.steps(SOON))
         follow = FollowBatch(kind="follow-batch", every=every_step)
         data = self.lm.base.data.model_copy(update={"held_out_batches": 1})
