@@ -9,7 +9,7 @@ from ademamix.lab.config import Cosine, Images, Model, Optimizer, Run, ViT
 from ademamix.lab.presets import PRESETS
 from ademamix.lab.probes import TrainingLoss
 from ademamix.lab.recipes import ScaleName
-from ademamix.lab.reproduction.scale import Setting
+from ademamix.lab.reproduction.scale import VALIDATE_EVERY, Setting
 
 PAPER_STEPS, PAPER_WARMUP = 100_000, 10_000
 WEIGHT_DECAYS = (0.03, 0.1, 0.3)
@@ -61,7 +61,7 @@ def _paper() -> list[Setting]:
         {"lr": lr, "settings": {"betas": [0.9, 0.999], "weight_decay": decay}}
         for lr, decay in zip((3e-3, 1e-3, 5e-3), WEIGHT_DECAYS, strict=True)
     ]
-    lengths = {"steps": PAPER_STEPS, "warmup": PAPER_WARMUP, "validate_every": 2000, "examples": 50_000}
+    lengths = {"steps": PAPER_STEPS, "warmup": PAPER_WARMUP, "validate_every": VALIDATE_EVERY, "examples": 50_000}
     return _settings(sized, starts, **lengths, batch=4096, autocast=True)
 
 
