@@ -11,12 +11,11 @@ followed, and the 50 steps are not shrunk, since the fast average, which they wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from ademamix.lab.probes import FollowTrainingBatch
 from ademamix.lab.report.kinds import Forgetting
-from ademamix.lab.reproduction.claims import Claim, Quantity, at_step, every, gap, lower, overall, ratio
-from ademamix.lab.reproduction.injections import SOON
+from ademamix.lab.reproduction.claims import Claim, Quantity, every, gap, lower
+from ademamix.lab.reproduction.injections import SOON, share_forgotten
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import BOTH, Scale, Setting
 
@@ -52,7 +51,7 @@ def _claims(lm: Setting, batches: Sequence[int]) -> Iterator[Claim]:
     early, late = ([step for step in batches if (step > LATE) is later] for later in (False, True))
 
     def forgotten(label: str, steps: Sequence[int], stage: str) -> Quantity:
-        return _forgotten(f"{label}, share forgotten {stage}", label, [*map(lm.steps, steps)], _followed(lm))
+        return share_forgotten(f"{label}, share forgotten {stage}", label, [*map(lm.steps, steps)], _followed(lm))
 
     overall = {label: forgotten(label, batches, "in all") for label in BOTH}
     at_first = {label: forgotten(label, early, "early") for label in BOTH}
@@ -72,14 +71,3 @@ def _claims(lm: Setting, batches: Sequence[int]) -> Iterator[Claim]:
         "In the later stage of training the difference between the two optimizers is especially pronounced",
         lower(gap(at_first["AdamW"], at_first["AdEMAMix"]), gap(at_last["AdamW"], at_last["AdEMAMix"])),
     )
-
-
-def _forgotten(label: str, arm: str, steps: Sequence[int], until: int) -> Quantity:
-    """Return the share of the drop that is lost after `until` steps; negative: the loss fell further."""
-
-    def loss(step: int, after: int) -> Quantity:
-        return at_step(arm, step + after, f"loss_on_training_batch_{step}")
-
-    rises = overall("rise", fmean, [gap(loss(step, until), loss(step, SOON)) for step in steps])
-    drops = overall("drop", fmean, [gap(loss(step, -1), loss(step, SOON)) for step in steps])
-    return ratio(label, rises, drops)

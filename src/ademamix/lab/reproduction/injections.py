@@ -1,15 +1,16 @@
-"""Runs in which a batch B that was held out is put into the training data at one step, and what of it stays."""
+"""How batches are forgotten: a held-out batch B that is put in at one step, and training batches that are followed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from ademamix.lab.config import Run
 from ademamix.lab.probes import FollowBatch, InjectBatch
 from ademamix.lab.report.kinds import Curves, Gap
-from ademamix.lab.reproduction.claims import Quantity, at_step, gap, last, ratio, roughness
+from ademamix.lab.reproduction.claims import Quantity, at_step, gap, last, overall, ratio, roughness
 from ademamix.lab.reproduction.panel import Show
 from ademamix.lab.reproduction.scale import BOTH, Setting
 
@@ -81,3 +82,17 @@ class Injections:
 
 def _without(label: str) -> str:
     return f"{label}, no B"
+
+
+def share_forgotten(label: str, arm: str, steps: Sequence[int], until: int) -> Quantity:
+    """Return the share of the drop on followed training batches that is lost after `until` steps.
+
+    Drops and rises are means over the batches. It is negative if the loss fell further.
+    """
+
+    def loss(step: int, after: int) -> Quantity:
+        return at_step(arm, step + after, f"loss_on_training_batch_{step}")
+
+    rises = overall("rise", fmean, [gap(loss(step, until), loss(step, SOON)) for step in steps])
+    drops = overall("drop", fmean, [gap(loss(step, -1), loss(step, SOON)) for step in steps])
+    return ratio(label, rises, drops)
