@@ -26,7 +26,7 @@ from ademamix.cli.arguments import (
     writable_folder,
 )
 from ademamix.cli.together import LAUNCH
-from ademamix.lab import process_group
+from ademamix.lab import PARAMETERS, process_group
 from ademamix.lab.optimizers import OPTIMIZERS, WEIGHT_DECAY
 from ademamix.lab.recipes import SCALES
 
@@ -63,7 +63,7 @@ def lists() -> str:
 
 
 def _models() -> str:
-    from ademamix.lab.presets import PRESETS
+    from ademamix.lab.models import PRESETS
 
     lines = ["models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):"]
     for first in {preset.kind: preset for preset in PRESETS.values()}.values():
@@ -115,7 +115,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--clip", type=rate_or_zero, metavar="NORM", help="largest norm of the gradient; 0: no limit (default: 1)"
     )
-    run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
+    run.add_argument("--parameters", choices=tuple(PARAMETERS), help="dtype of the parameters (default: fp32)")
     run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16 (default: off)")
     seldom = "steps between validations (default: a fiftieth of --steps, more if that would take a tenth of the time)"
     add_value(run, "--validate-every", positive, "N", seldom)
@@ -220,7 +220,7 @@ def with_options(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with the user's choices."""
     from ademamix.lab.comparison.defaults import warmup
     from ademamix.lab.config import Run, validation_interval
-    from ademamix.lab.presets import PRESETS
+    from ademamix.lab.models import PRESETS
 
     fields: dict[str, Any] = base.model_dump()
     if options.model is not None:
@@ -228,8 +228,8 @@ def with_options(base: Run, options: argparse.Namespace) -> Run:
         if name not in PRESETS:
             raise UsageError(f"there is no model {name!r}: choose one of {', '.join(PRESETS)}")
         fields["model"] = PRESETS[name].model_dump() | settings
-        if (fields["model"]["kind"] == "vit") != (base.data.kind == "images"):
-            fields["data"] = {"kind": "images" if fields["model"]["kind"] == "vit" else "text"}
+        if PRESETS[name].trains_on != base.data.kind:
+            fields["data"] = {"kind": PRESETS[name].trains_on}
     for name, value in {"source": options.data, "tokenizer": options.tokenizer, "tokens": options.tokens}.items():
         if value is not None:
             fields["data"][name] = value

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ademamix.lab import data, models, process_group
+from ademamix.lab import data, process_group
 from ademamix.lab.config import ConfigError, Run
 from ademamix.lab.data import DataError, Dataset, OnRead
+from ademamix.lab.models import networks
 from ademamix.lab.optimizers.memory import state_bytes
 from ademamix.lab.process_group import FailedTogether
 from ademamix.lab.runs import environment, sinks
@@ -112,7 +113,7 @@ def _carry_out(config: Run, options: Options, watch: _Watch) -> Result:
         result = _loop(training, folder, options, recorders, watch, stop)
         model = training.whole_model()
         if group.is_first:
-            folder.finish(result, lambda path: models.save(model, path))
+            folder.finish(result, lambda path: networks.save(model, path))
     return result
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from ademamix.lab.bench.runs_in_turns import measure_all
 from ademamix.lab.config import Run, Text
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.report.step_times import TimesAgainstSize, times_of, times_table
 from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower

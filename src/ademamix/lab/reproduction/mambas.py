@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ademamix.lab.comparison.defaults import OPTIMIZERS, WEIGHT_DECAY
 from ademamix.lab.config import Cosine, Mamba, Optimizer, Run, Text
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.reproduction.scale import VALIDATE_EVERY, WARMUP, Scale, Setting
 
 ALPHA = 8

@@ -18,7 +18,7 @@ from ademamix.lab import tuning
 from ademamix.lab.comparison import defaults
 from ademamix.lab.comparison.defaults import WEIGHT_DECAY
 from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, validation_interval
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.recipes import ScaleName
 from ademamix.lab.settings import changed as changed
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ademamix.lab.config import Cosine, Images, Model, Optimizer, Run, ViT
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.probes import TrainingLoss
 from ademamix.lab.recipes import ScaleName
 from ademamix.lab.reproduction.claims import Quantity, gap, last, lowest_ever, overall, ratio
