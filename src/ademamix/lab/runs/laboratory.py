@@ -37,10 +37,10 @@ class Lab:
 
     def kept(self, runs: Mapping[str, Run]) -> dict[str, Result]:
         """Return the results of those runs that are finished, by name."""
-        if self.archive is not None:
-            current = CurrentData(self.options.data) if self.trains else None
-            self.archive.restore(runs.values(), self.options.runs, current)
-        return kept_results(runs, self.options)
+        if self.archive is None:
+            return kept_results(runs, self.options)
+        current = CurrentData(self.options.data) if self.trains else None
+        return self.archive.restore(runs, self.options.runs, current)
 
     def carry_out(
         self,
