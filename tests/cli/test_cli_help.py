@@ -25,9 +25,9 @@ from ademamix.cli.run_options import (
 )
 from ademamix.lab.comparison import defaults
 from ademamix.lab.data import hub
+from ademamix.lab.execution.options import Options
 from ademamix.lab.models import PRESETS
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.runs.execution import Options
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:

@@ -48,7 +48,7 @@ from lab_here import LabHere
 from ademamix.lab.recipes import OF_THE_PAPER
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
-from ademamix.lab.runs.execution import Options
+from ademamix.lab.execution.options import Options
 assert "alpha-alone" in OF_THE_PAPER
 print("\\n".join(reproduce("alpha-alone", SCALES["smoke"], out / "alpha-alone", LabHere(Options(out)))))
 """

@@ -16,10 +16,10 @@ from ademamix import AdEMAMix
 from ademamix.lab import config, data
 from ademamix.lab import training as training_module
 from ademamix.lab.config import ConfigError, ConstantThenLinear, Images, Mamba, Optimizer, Run, Text, ViT, read
-from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.execution import pace
 from ademamix.lab.models import networks
+from ademamix.lab.optimizers.learning_rate import learning_rate
 from ademamix.lab.probes import UpdateNorms
-from ademamix.lab.runs import pace
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import Options, train
 from ademamix.lab.training import Training

@@ -26,14 +26,15 @@ from ademamix.cli.arguments import (
     writable_folder,
 )
 from ademamix.cli.together import LAUNCH
-from ademamix.lab import PARAMETERS, process_group
+from ademamix.lab import PARAMETERS
+from ademamix.lab.distribution import process_group
 from ademamix.lab.optimizers import OPTIMIZERS, WEIGHT_DECAY
 from ademamix.lab.recipes import SCALES
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
-    from ademamix.lab.runs.execution import Options
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
+    from ademamix.lab.execution.options import Options
 
 OPTIMIZERS_EXPLAINED = """\
   e.g. ademamix:alpha=8,beta3=0.999,state_storage=compact    lion:lr=3e-4,weight_decay=0.25
@@ -161,7 +162,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -> Options:
     """Return how to carry runs out, here or on other machines."""
-    from ademamix.lab.runs.execution import Options
+    from ademamix.lab.execution.options import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
@@ -185,7 +186,7 @@ def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -
 
 def laboratory(options: argparse.Namespace) -> Lab:
     """Return where and how several runs are carried out."""
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
 
     lab = Lab(execution_options(options, elsewhere=options.ray is not None), options.processes, options.threads)
     if process_group.current().count > 1:
@@ -194,7 +195,7 @@ def laboratory(options: argparse.Namespace) -> Lab:
         return replace(lab, processes=1)
     if options.ray is None:
         return lab
-    from ademamix.lab.runs import ray_tasks
+    from ademamix.lab.execution import ray_tasks
 
     return replace(lab, carrier=ray_tasks.connect(options.ray))
 
@@ -266,7 +267,7 @@ def lab_errors_explained() -> Iterator[None]:
 
     from ademamix.lab.config import ConfigError
     from ademamix.lab.data import DataError
-    from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted
+    from ademamix.lab.execution.interrupt import EXIT_CODE, Interrupted
     from ademamix.lab.runs.record import RunError
 
     try:

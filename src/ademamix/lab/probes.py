@@ -179,7 +179,7 @@ class UpdateNorms(_Probe):
             return {}
         from torch.nn.utils import get_total_norm
 
-        from ademamix.lab import replicas
+        from ademamix.lab.distribution import replicas
 
         changes = [
             parameter.detach().float() - replicas.like(parameter, origin).float()

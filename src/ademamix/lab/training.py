@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ademamix.lab import probes, replicas
+from ademamix.lab import probes
 from ademamix.lab.config import ConfigError, Phase, Run
 from ademamix.lab.data import Batch, Dataset
-from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.distribution import replicas
+from ademamix.lab.distribution.process_group import ALONE, Group
+from ademamix.lab.distribution.whole_dropout import WholeBatchDropout
+from ademamix.lab.execution.options import LOGITS_BYTES
 from ademamix.lab.models import networks
 from ademamix.lab.optimizers import construction, transitions
-from ademamix.lab.process_group import ALONE, Group
-from ademamix.lab.runs.execution import LOGITS_BYTES
-from ademamix.lab.whole_dropout import WholeBatchDropout
+from ademamix.lab.optimizers.learning_rate import learning_rate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

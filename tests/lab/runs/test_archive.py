@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.archive import Archive
 from ademamix.lab.runs.environment import CurrentData
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import train
 from lab_runs import TINY, changed

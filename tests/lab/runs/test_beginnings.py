@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from ademamix.lab.config import ConstantThenLinear, Optimizer, Run, Text
+from ademamix.lab.execution.options import Options
+from ademamix.lab.execution.runner import Status, run_all
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.construction import constructor
 from ademamix.lab.runs import beginnings
 from ademamix.lab.runs.beginnings import Beginnings, Plan
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.runner import Status, run_all
 from ademamix.lab.train import train
 from lab_runs import DOCS, TINY, changed, outcome
 

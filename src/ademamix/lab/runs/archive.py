@@ -16,8 +16,8 @@ from typing import Any
 
 from ademamix.lab.config import ConfigError, Run, read
 from ademamix.lab.runs import environment
-from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.record import Result, RunError, RunFolder
+from ademamix.output.atomic import write_atomically
 
 LEFT_OUT = {"step", "lr", "gradient_norm"}
 

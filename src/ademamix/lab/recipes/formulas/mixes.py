@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ademamix import alpha_at
 from ademamix.lab.config import Cosine
-from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.optimizers.learning_rate import learning_rate
 from ademamix.lab.report.charts import Lines, Series
 from ademamix.lab.reproduction.panel import Table
 
