@@ -18,7 +18,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
 from ademamix import AdEMAMix
-from ademamix.lab import process_group
+from ademamix.lab.distribution import process_group
 from ademamix.lab.runs.machine import processor
 
 STORAGES = ("fp32", "bf16", "compact")

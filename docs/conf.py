@@ -15,7 +15,7 @@ release = ademamix.__version__
 
 extensions = [
     *("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"),
-    *("mathml", "plain_attributes", "recipe_table", "site_files"),
+    *("mathml", "plain_attributes", "tables", "site_files"),
 ]
 exclude_patterns = ["report"]
 default_role = "code"  # single backticks in docstrings

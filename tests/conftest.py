@@ -30,7 +30,7 @@ from hypothesis import settings
 import worker_forks
 
 if TYPE_CHECKING:  # of the lab, which the tests of Triton do without
-    from ademamix.lab.runs.execution import Options
+    from ademamix.lab.execution.options import Options
 
 # Tests of others and inputs for a process of their own: `test_optax_suites.py` and `test_fuzz.py` run them.
 # So does `processes.py` with scenarios that import trainers of an environment of their own.
@@ -95,7 +95,7 @@ def fork_server() -> Iterator[str]:
 @pytest.fixture
 def quick_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the processes that carry out runs forked, for tests of something else than how they are started."""
-    from ademamix.lab.runs import worker
+    from ademamix.lab.execution import worker
 
     command = worker.command
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.record import Result, RunFolder
 from ademamix.lab.train import train
 

@@ -46,7 +46,7 @@ def serve(path: str) -> None:
 def _carry_out(connection: socket.socket) -> None:
     """Be the process that has connected, to its end."""
     from ademamix.cli import main
-    from ademamix.lab.runs.worker import begin
+    from ademamix.lab.execution.worker import begin
 
     os.setsid()
     request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
@@ -91,7 +91,7 @@ def start(path: str, work: str, arguments: str) -> int:
 def command(path: str, *arguments: str) -> int:
     """Carry out a command here, and its runs in forks; return its exit code."""
     from ademamix.cli import main
-    from ademamix.lab.runs import worker
+    from ademamix.lab.execution import worker
 
     own = worker.command
     worker.command = lambda options, *, threads: forked(path, "runs", own(options, threads=threads)[-1])

@@ -25,9 +25,9 @@ from ademamix.cli.run_options import (
 )
 from ademamix.lab.comparison import defaults
 from ademamix.lab.data import hub
+from ademamix.lab.execution.options import Options
+from ademamix.lab.models import PRESETS
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.presets import PRESETS
-from ademamix.lab.runs.execution import Options
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
@@ -67,7 +67,7 @@ def test_help_fits_120_columns(command: str) -> None:
 
 
 def test_models_and_data_are_listed_only_with_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ademamix.lab.presets")
+    monkeypatch.delitem(sys.modules, "ademamix.lab.models")
     monkeypatch.delitem(sys.modules, "ademamix.lab.config")
     monkeypatch.setitem(sys.modules, "pydantic", None)
     said = _commands()["compare"].format_help()

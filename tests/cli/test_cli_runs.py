@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ademamix.cli import main
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs import kept
-from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.record import Result, RunFolder
 from ademamix.lab.train import train
 from lab_runs import TINY, changed

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ademamix.lab import process_group
 from ademamix.lab.config import GPT, ConfigError, Images, Mamba, Optimizer, Run, Text, ViT
+from ademamix.lab.distribution import process_group
+from ademamix.lab.execution.in_turn import run_in_turn
+from ademamix.lab.execution.interrupt import Interrupted
+from ademamix.lab.execution.options import Progress
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.runs.execution import Progress
-from ademamix.lab.runs.in_turn import run_in_turn
-from ademamix.lab.runs.interrupt import Interrupted
 from ademamix.lab.runs.record import RunFolder
 from ademamix.lab.train import Options, assist, train
 from lab_runs import DELICATE, DOCS, TINY, changed, outcome

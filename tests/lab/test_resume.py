@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.runs.interrupt import Interrupted
+from ademamix.lab.execution.interrupt import Interrupted
 from ademamix.lab.runs.record import RunFolder
 from ademamix.lab.train import Options, Progress, train
 from lab_runs import DELICATE, TINY, changed, kill, outcome, process

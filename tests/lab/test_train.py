@@ -13,12 +13,13 @@ from pydantic import ValidationError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ademamix import AdEMAMix
-from ademamix.lab import config, data, models
+from ademamix.lab import config, data
 from ademamix.lab import training as training_module
 from ademamix.lab.config import ConfigError, ConstantThenLinear, Images, Mamba, Optimizer, Run, Text, ViT, read
-from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.execution import pace
+from ademamix.lab.models import networks
+from ademamix.lab.optimizers.learning_rate import learning_rate
 from ademamix.lab.probes import UpdateNorms
-from ademamix.lab.runs import pace
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import Options, train
 from ademamix.lab.training import Training
@@ -81,8 +82,8 @@ def test_the_loop_is_the_bare_loop(tmp_path: Path) -> None:
     train(TINY, Options(tmp_path))
     dataset = data.load(TINY.data, model=TINY.model, batch=TINY.batch, seed=TINY.seed, cache=tmp_path / "data")
     torch.manual_seed(TINY.seed)
-    model = models.build_model(TINY.model, dataset.outputs)
-    decay, stay = (group["params"] for group in models.parameter_groups(model))
+    model = networks.build_model(TINY.model, dataset.outputs)
+    decay, stay = (group["params"] for group in networks.parameter_groups(model))
     optimizer = AdEMAMix(
         [{"params": decay, "weight_decay": 0.1}, {"params": stay, "weight_decay": 0.0}], total_steps=TINY.steps
     )
@@ -123,11 +124,11 @@ def test_dropout_differs_from_step_to_step(tmp_path: Path) -> None:
     for step in range(3):
         training.step = step
         training.seed_step()
-        outputs.append(models.logits(training.model, batch.inputs))
+        outputs.append(networks.logits(training.model, batch.inputs))
     assert not torch.equal(outputs[0], outputs[1])
     training.step = 0
     training.seed_step()
-    assert torch.equal(models.logits(training.model, batch.inputs), outputs[0])
+    assert torch.equal(networks.logits(training.model, batch.inputs), outputs[0])
 
 
 def test_a_switch_goes_on_with_the_other_optimizer(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_the_training_loss_is_measured_as_the_validation_loss_is(run: Run, tmp_p
         training.advance()
     (batch,) = dataset.training(40, chunk=40)
     with torch.no_grad():
-        loss = models.cross_entropy(models.logits(training.model.eval(), batch.inputs), batch.targets)
+        loss = networks.cross_entropy(networks.logits(training.model.eval(), batch.inputs), batch.targets)
     assert losses[12] == pytest.approx(loss.item(), rel=1e-5)
 
 
@@ -307,7 +308,7 @@ def test_a_run_that_diverges_ends_and_says_so(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "build_model", lambda *_: torch.empty(1 << 60))
+    monkeypatch.setattr(networks, "build_model", lambda *_: torch.empty(1 << 60))
     with pytest.raises(RunError, match=r"not enough memory \(.*allocate.*\): give a smaller model or batch"):
         train(TINY, Options(tmp_path))
 

@@ -10,8 +10,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from ademamix import beta3_at, half_life
-from ademamix.lab.recipes import beta3_schedule, ema_weights
-from ademamix.lab.recipes.formulas import averages, mixes, rosenbrock, steep_and_flat
+from ademamix.lab.recipes import ema_weights
+from ademamix.lab.recipes.formulas import averages, mixes, rosenbrock, schedules, steep_and_flat
 from ademamix.lab.recipes.formulas.descents import METHODS, Descent
 from ademamix.reference import ReferenceAdEMAMix
 
@@ -69,20 +69,20 @@ class TestBeta3Schedule:
     """Caption of beta_scheduler."""
 
     def test_it_is_the_schedule_of_the_optimizer(self):
-        assert beta3_schedule.betas("AdEMAMix", 0.9999)[249] == beta3_at(250, beta3=0.9999, start=0.9, T=1000)
+        assert schedules.betas("AdEMAMix", 0.9999)[249] == beta3_at(250, beta3=0.9999, start=0.9, T=1000)
 
-    @pytest.mark.parametrize("end", beta3_schedule.ENDS)
+    @pytest.mark.parametrize("end", [schedules.LOW, schedules.HIGH])
     def test_both_schedules_end_where_they_should(self, end):
-        for name in beta3_schedule.SCHEDULES:
-            betas = beta3_schedule.betas(name, end)
-            assert len(betas) == beta3_schedule.STEPS
+        for name in schedules.SCHEDULES:
+            betas = schedules.betas(name, end)
+            assert len(betas) == schedules.STEPS
             assert 0.9 < betas[0] < 0.951
             assert betas[-1] == pytest.approx(end, rel=1e-15)
             assert (np.diff(betas) > 0).all()
 
-    @pytest.mark.parametrize("end", beta3_schedule.ENDS)
+    @pytest.mark.parametrize("end", [schedules.LOW, schedules.HIGH])
     def test_half_life_grows_linearly_under_the_paper_only(self, end):
-        rises = {name: np.diff(beta3_schedule.half_lives(name, end)) for name in beta3_schedule.SCHEDULES}
+        rises = {name: np.diff(schedules.half_lives(name, end)) for name in schedules.SCHEDULES}
         assert_allclose(rises["AdEMAMix"], (half_life(end) - half_life(0.9)) / 1000, rtol=1e-6)
         assert rises["linear"].max() > 1000 * rises["linear"].min()
 

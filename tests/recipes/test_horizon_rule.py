@@ -11,8 +11,9 @@ from ademamix import AdEMAMix
 from ademamix.lab.comparison.worth import SpeedUp, speed_up
 from ademamix.lab.optimizers.construction import build
 from ademamix.lab.recipes import load
-from ademamix.lab.recipes.horizon_rule import ADAMW_ALONE, LENGTHS, LENGTHS_LARGER, MOST_STEPS, Arms
+from ademamix.lab.recipes.horizon_rule import ADAMW_ALONE, ALPHAS, LENGTHS, LENGTHS_LARGER, MOST_STEPS, SHARES
 from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN
+from ademamix.lab.reproduction.lengths import Arms
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
 from ademamix.lab.reproduction.scale import SCALES
 from lab_runs import result
@@ -34,7 +35,7 @@ def test_two_models_and_two_texts_at_eight_lengths() -> None:
 
 @pytest.mark.parametrize("steps", LENGTHS["laptop"])
 def test_our_rule_is_what_the_constructor_chooses(steps: int) -> None:
-    arms = Arms(SCALES["laptop"].lm("110m"), LENGTHS["laptop"], MOST_STEPS)
+    arms = Arms(SCALES["laptop"].lm("110m"), LENGTHS["laptop"], SHARES, ALPHAS, MOST_STEPS)
     run = arms.runs()[arms.ademamix(steps)]
     param = torch.nn.Parameter(torch.zeros(2))
     stated = build(run.optimizer, [{"params": [param]}], total_steps=run.steps).param_groups[0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ademamix.lab.config import Model, Run
-from ademamix.lab.models import build_model
+from ademamix.lab.models.networks import build_model
 from ademamix.lab.optimizers import transitions
 from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, load, step_time
 from ademamix.lab.report.kinds import setting_of

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from ademamix.cli import main
+from ademamix.lab.execution.laboratory import Lab
 from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, load
 from ademamix.lab.reproduction.claims import OPEN, Verdict
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
-from ademamix.lab.runs.laboratory import Lab
 
 NOT_SO_HERE = {
     "nested-emas": ["AdMeta gives recent gradients less weight than a single EMA"],

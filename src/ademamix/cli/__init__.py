@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import ademamix
 from ademamix.cli import bench, compare, convert, inspect, plan, report, reproduce, runs, sweep, together, train
 from ademamix.cli.arguments import Parser, UsageError
-from ademamix.lab import process_group
-from ademamix.lab.runs.interrupt import EXIT_CODE
+from ademamix.lab.distribution import process_group
+from ademamix.lab.execution.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {

@@ -15,7 +15,7 @@ from ademamix.cli.together import EXPLAINED, add_shard
 if TYPE_CHECKING:
     from ademamix.lab.comparison.arms import Comparison
     from ademamix.lab.config import Run
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
     from ademamix.lab.tuning import Search
 
 DEFAULT_ARMS = ("adamw", "adamw:steps=2x", "ademamix")
@@ -91,8 +91,8 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ademamix.lab.comparison import arms, figure, report
-    from ademamix.lab.report import tables
-    from ademamix.lab.runs.atomic import write_atomically
+    from ademamix.output import tables
+    from ademamix.output.atomic import write_atomically
 
     width = tables.width_of_output()
     search: Search | None = None
@@ -153,7 +153,7 @@ def _searched(chosen: Sequence[Run], lab: Lab, count: int) -> Search:
 
 def _write_report(path: Path, comparison: Comparison, search: Search | None) -> Path:
     from ademamix.lab.comparison import report
-    from ademamix.lab.runs.atomic import write_atomically
+    from ademamix.output.atomic import write_atomically
 
     parts = [report.report(comparison, tuned=search is not None, width=REPORT_WIDTH)]
     if search is not None:

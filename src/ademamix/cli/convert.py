@@ -23,7 +23,7 @@ from ademamix.cli.arguments import (
     steps_or_zero,
 )
 from ademamix.hyperparameters import STATE_STORAGES
-from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
+from ademamix.output.tables import in_rows, width_of_output, wrapped
 
 if TYPE_CHECKING:
     from ademamix.checkpoints.conversion import Report

@@ -12,7 +12,7 @@ from typing import Any
 from ademamix.cli.arguments import Commands, file_to_write
 from ademamix.cli.convert import add_settings, add_unsafe_pickle, checkpoint_errors_explained
 from ademamix.hyperparameters import ALPHA, BETAS
-from ademamix.lab.report.tables import width_of_output
+from ademamix.output.tables import width_of_output
 
 PICTURES = (".png", ".svg")
 

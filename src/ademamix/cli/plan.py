@@ -10,8 +10,8 @@ from typing import Any
 from ademamix import memory_plan
 from ademamix.cli import plan_settings
 from ademamix.cli.arguments import UNITS, Commands, count, whole
-from ademamix.lab.report.tables import in_rows, width_of_output, wrapped
 from ademamix.memory_plan import PRECISIONS, SHARDINGS, STATE_FORMATS, DevicePlan
+from ademamix.output.tables import in_rows, width_of_output, wrapped
 
 MOST_CHARACTERS = 16
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ademamix.cli.arguments import UsageError, add_choice, add_value, beta, count, horizon, rate, rate_or_zero
 from ademamix.hyperparameters import BETAS
-from ademamix.lab.report.tables import wrapped
+from ademamix.output.tables import wrapped
 from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Reason, Recommendation, recommend
 from ademamix.schedules import OPEN
 

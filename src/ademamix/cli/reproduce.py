@@ -21,8 +21,8 @@ from ademamix.cli.together import EXPLAINED, add_shard
 from ademamix.lab.recipes import OF_THE_PAPER, RECIPES
 
 if TYPE_CHECKING:
+    from ademamix.lab.execution.laboratory import Lab
     from ademamix.lab.reproduction.scale import Scale
-    from ademamix.lab.runs.laboratory import Lab
 
 ALL = "all"
 
@@ -69,7 +69,7 @@ class _List(argparse.Action):
     """Print the recipes and end."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from ademamix.lab.report import tables
+        from ademamix.output import tables
 
         rows = [[name, recipe.origin, recipe.laptop, recipe.summary] for name, recipe in RECIPES.items()]
         print(tables.in_rows(["recipe", "reproduces", "laptop", "shows"], rows, tables.width_of_output()))
@@ -175,8 +175,8 @@ def _lab(options: argparse.Namespace) -> Lab:
 
 
 def _forecast(names: Sequence[str], at: Scale, lab: Lab) -> str:
-    from ademamix.lab.report import tables
     from ademamix.lab.reproduction.forecast import forecast
+    from ademamix.output import tables
 
     ahead = forecast(names, at, lab)
     seconds = ahead.seconds(lab) if at.name == "laptop" and (ahead.missing or ahead.searching) else None

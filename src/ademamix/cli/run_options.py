@@ -26,14 +26,15 @@ from ademamix.cli.arguments import (
     writable_folder,
 )
 from ademamix.cli.together import LAUNCH
-from ademamix.lab import process_group
+from ademamix.lab import PARAMETERS
+from ademamix.lab.distribution import process_group
 from ademamix.lab.optimizers import OPTIMIZERS, WEIGHT_DECAY
 from ademamix.lab.recipes import SCALES
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Optimizer, Run
-    from ademamix.lab.runs.execution import Options
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
+    from ademamix.lab.execution.options import Options
 
 OPTIMIZERS_EXPLAINED = """\
   e.g. ademamix:alpha=8,beta3=0.999,state_storage=compact    lion:lr=3e-4,weight_decay=0.25
@@ -63,7 +64,7 @@ def lists() -> str:
 
 
 def _models() -> str:
-    from ademamix.lab.presets import PRESETS
+    from ademamix.lab.models import PRESETS
 
     lines = ["models, each with settings of its own (NAME or NAME:SETTING=VALUE,...):"]
     for first in {preset.kind: preset for preset in PRESETS.values()}.values():
@@ -115,7 +116,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--clip", type=rate_or_zero, metavar="NORM", help="largest norm of the gradient; 0: no limit (default: 1)"
     )
-    run.add_argument("--parameters", choices=("fp32", "bf16"), help="dtype of the parameters (default: fp32)")
+    run.add_argument("--parameters", choices=tuple(PARAMETERS), help="dtype of the parameters (default: fp32)")
     run.add_argument("--autocast", action="store_true", default=None, help="forward pass in bf16 (default: off)")
     seldom = "steps between validations (default: a fiftieth of --steps, more if that would take a tenth of the time)"
     add_value(run, "--validate-every", positive, "N", seldom)
@@ -161,7 +162,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -> Options:
     """Return how to carry runs out, here or on other machines."""
-    from ademamix.lab.runs.execution import Options
+    from ademamix.lab.execution.options import Options
 
     writable_folder(options.out)
     if options.wandb is not None and importlib.util.find_spec("wandb") is None:
@@ -185,7 +186,7 @@ def execution_options(options: argparse.Namespace, *, elsewhere: bool = False) -
 
 def laboratory(options: argparse.Namespace) -> Lab:
     """Return where and how several runs are carried out."""
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
 
     lab = Lab(execution_options(options, elsewhere=options.ray is not None), options.processes, options.threads)
     if process_group.current().count > 1:
@@ -194,7 +195,7 @@ def laboratory(options: argparse.Namespace) -> Lab:
         return replace(lab, processes=1)
     if options.ray is None:
         return lab
-    from ademamix.lab.runs import ray_tasks
+    from ademamix.lab.execution import ray_tasks
 
     return replace(lab, carrier=ray_tasks.connect(options.ray))
 
@@ -220,7 +221,7 @@ def with_options(base: Run, options: argparse.Namespace) -> Run:
     """Return `base` with the user's choices."""
     from ademamix.lab.comparison.defaults import warmup
     from ademamix.lab.config import Run, validation_interval
-    from ademamix.lab.presets import PRESETS
+    from ademamix.lab.models import PRESETS
 
     fields: dict[str, Any] = base.model_dump()
     if options.model is not None:
@@ -228,8 +229,8 @@ def with_options(base: Run, options: argparse.Namespace) -> Run:
         if name not in PRESETS:
             raise UsageError(f"there is no model {name!r}: choose one of {', '.join(PRESETS)}")
         fields["model"] = PRESETS[name].model_dump() | settings
-        if (fields["model"]["kind"] == "vit") != (base.data.kind == "images"):
-            fields["data"] = {"kind": "images" if fields["model"]["kind"] == "vit" else "text"}
+        if PRESETS[name].trains_on != base.data.kind:
+            fields["data"] = {"kind": PRESETS[name].trains_on}
     for name, value in {"source": options.data, "tokenizer": options.tokenizer, "tokens": options.tokens}.items():
         if value is not None:
             fields["data"][name] = value
@@ -266,7 +267,7 @@ def lab_errors_explained() -> Iterator[None]:
 
     from ademamix.lab.config import ConfigError
     from ademamix.lab.data import DataError
-    from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted
+    from ademamix.lab.execution.interrupt import EXIT_CODE, Interrupted
     from ademamix.lab.runs.record import RunError
 
     try:

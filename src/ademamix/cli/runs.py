@@ -47,8 +47,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ademamix.lab.report import tables
     from ademamix.lab.runs import kept
+    from ademamix.output import tables
 
     with lab_errors_explained():
         root = options.out / "runs"
@@ -78,8 +78,8 @@ def _named(runs: Sequence[KeptRun], names: Sequence[str], root: Path) -> list[Ke
 
 
 def _remove(runs: Sequence[KeptRun], *, asks: bool) -> int:
-    from ademamix.lab.report import tables
     from ademamix.lab.runs import kept
+    from ademamix.output import tables
 
     if used := [run.key for run in runs if run.in_use]:
         raise UsageError(f"in use, so nothing is removed: {', '.join(used)}. Stop the process that trains them first")

@@ -18,7 +18,7 @@ from ademamix.cli.run_options import (
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
-    from ademamix.lab.runs.laboratory import Lab
+    from ademamix.lab.execution.laboratory import Lab
     from ademamix.lab.sweep.space import Space
     from ademamix.lab.sweep.study import Plan
 
@@ -61,9 +61,9 @@ class _ListPresets(argparse.Action):
     """Print the presets and end."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from ademamix.lab.report import tables
         from ademamix.lab.sweep.presets import PRESETS
         from ademamix.lab.sweep.space import space
+        from ademamix.output import tables
 
         rows = [
             [name, optimizer, str(len(space(grid.space))), " ".join(grid.space), preset.summary]
@@ -125,8 +125,8 @@ def _run(options: argparse.Namespace) -> int:
         import optuna
         from sqlalchemy import URL
 
-        from ademamix.lab.report import tables
         from ademamix.lab.sweep import crew, report, study
+        from ademamix.output import tables
 
         plan = _plan(options)
         plan.space.check(plan.base)
@@ -219,9 +219,9 @@ def _title(plan: Plan, name: str, address: str) -> str:
 def _forecast(plan: Plan, lab: Lab) -> str:
     """Say how many trials there are, and how long they would take."""
     from ademamix.lab.config import ConfigError
-    from ademamix.lab.runs.display import clock
+    from ademamix.lab.execution.display import clock
+    from ademamix.lab.execution.timing import seconds_of, seconds_per_step
     from ademamix.lab.runs.record import RunError
-    from ademamix.lab.runs.timing import seconds_of, seconds_per_step
     from ademamix.lab.settings import changed
 
     said = f"{plan.trials} trials of {plan.base.steps:,} steps, {plan.search}: {plan.space}.\n"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ademamix.cli.arguments import UsageError
-from ademamix.lab import process_group
+from ademamix.lab.distribution import process_group
 
 EXPLAINED = """\
 Started by torchrun, all processes train each run together: every step's batch is divided among them, and the run keeps

@@ -19,7 +19,7 @@ from ademamix.cli.run_options import (
     with_options,
 )
 from ademamix.cli.together import EXPLAINED, add_shard
-from ademamix.lab import process_group
+from ademamix.lab.distribution import process_group
 
 if TYPE_CHECKING:
     from ademamix.lab.config import Run
@@ -74,10 +74,10 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
+    from ademamix.lab.execution import in_turn
+    from ademamix.lab.execution.display import Display
+    from ademamix.lab.execution.runner import Status, kept_results
     from ademamix.lab.optimizers import transitions
-    from ademamix.lab.runs import in_turn
-    from ademamix.lab.runs.display import Display
-    from ademamix.lab.runs.runner import Status, kept_results
 
     torch.set_num_threads(options.threads)
     with lab_errors_explained():

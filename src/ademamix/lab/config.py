@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ademamix.lab.fields import Config, NotNegative, Positive, Rate, RateOrZero, Share, Transformer, Whole
+from ademamix.lab import PARAMETERS
+from ademamix.lab.fields import Config, NotNegative, Positive, Rate, RateOrZero, Whole
+from ademamix.lab.models import GPT as GPT
+from ademamix.lab.models import Mamba as Mamba
+from ademamix.lab.models import Model as Model
+from ademamix.lab.models import ViT as ViT
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.probes import Probe
 
 if TYPE_CHECKING:
     OptimizerName: TypeAlias = str
-else:  # for pydantic, which reads the names of the one list when this module is loaded
+    ParametersName: TypeAlias = str
+else:  # for pydantic, which reads the names of the one list of each when this module is loaded
     OptimizerName = Literal[tuple(OPTIMIZERS)]
+    ParametersName = Literal[tuple(PARAMETERS)]
 
 Part = TypeVar("Part", bound="Config")
 
@@ -32,41 +39,6 @@ VALIDATION_SHARE = 0.1
 """The share of a run's time for validation, where :func:`validation_interval` chooses the interval."""
 VALIDATION_COST = 0.31
 """Time to validate on an example, divided by the time to train on it (gpt-tiny on a CPU)."""
-
-
-class GPT(Transformer):
-    """A decoder-only transformer with learnt positions and tied embeddings (GPT-2's form, Hugging Face's code)."""
-
-    kind: Literal["gpt"]
-    context: Positive = 1024
-    dropout: Share = 0.0
-
-
-class Mamba(Config):
-    """A Mamba language model, embeddings not tied (Hugging Face's code, with a scan of ours on CPU)."""
-
-    kind: Literal["mamba"]
-    width: Positive
-    layers: Positive
-    state: Positive = 16
-    expansion: Positive = 2
-    context: Positive = 1024
-
-
-class ViT(Transformer):
-    """A vision transformer that classifies images (Hugging Face's code)."""
-
-    kind: Literal["vit"]
-    patch: Positive = 16
-    image: Positive = 224
-    channels: Positive = 3
-    dropout: Share = 0.0
-
-    @model_validator(mode="after")
-    def _patches_fill_image(self) -> ViT:
-        if self.image % self.patch:
-            raise ValueError(f"image must be a multiple of patch, got image={self.image}, patch={self.patch}")
-        return self
 
 
 class Text(Config):
@@ -142,7 +114,6 @@ class ConstantThenLinear(Config):
     final: RateOrZero = 0.0
 
 
-Model = Annotated[GPT | Mamba | ViT, Field(discriminator="kind")]
 Data = Annotated[Text | Images, Field(discriminator="kind")]
 Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
 
@@ -150,8 +121,10 @@ Schedule = Annotated[Cosine | ConstantThenLinear, Field(discriminator="kind")]
 class Phase(Config):
     """After `step` steps the run continues with another optimizer or learning-rate schedule, or with both.
 
-    An optimizer takes over the averages and clocks that it shares with the previous one. A schedule counts the steps of
-    the whole run.
+    An optimizer, which may be the same one with other settings, takes over the averages and clocks that it shares with
+    the previous one. A schedule counts the steps of the whole run. There is no other data: what a run reads has one
+    fingerprint, and the probe `inject-batch` puts another batch in at a step. Nor are there probes, which know
+    themselves at which step they begin.
     """
 
     step: Positive
@@ -189,7 +162,7 @@ class Run(Config):
     clip: Rate | None = 1.0
     """The largest norm of the gradient; None for no clipping."""
     seed: Annotated[Whole, Field(ge=0, lt=2**64)] = 0
-    parameters: Literal["fp32", "bf16"] = "fp32"
+    parameters: ParametersName = "fp32"
     autocast: bool = False
     """Forward pass in bf16, parameters as they are."""
     validation_examples: Positive = VALIDATION_EXAMPLES
@@ -210,7 +183,7 @@ class Run(Config):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Run:
-        if isinstance(self.model, ViT) != isinstance(self.data, Images):
+        if self.model.trains_on != self.data.kind:
             raise ValueError(f"a model of kind {self.model.kind!r} cannot be trained on {self.data.kind}")
         if self.batch % self.accumulate:
             raise ValueError(f"batch must be a multiple of accumulate, got {self.batch} and {self.accumulate}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -28,7 +28,22 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Transformer(Config):
+DataKind = Literal["text", "images"]
+
+
+class ModelConfig(Config):
+    """What all models have."""
+
+    trains_on: ClassVar[DataKind] = "text"
+    """The kind of data."""
+
+    @property
+    def positions(self) -> int:
+        """How many predictions the model makes for an example."""
+        raise NotImplementedError
+
+
+class Transformer(ModelConfig):
     """The fields that transformers share; `kind` is one of them because it is the first field of each."""
 
     kind: str

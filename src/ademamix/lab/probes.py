@@ -150,9 +150,12 @@ class InjectBatch(_Probe):
 
 
 class UpdateNorms(_Probe):
-    r"""Record, after every `span` steps, :math:`\|\theta^{(t+n)} - \theta^{(t)}\|_2`, n being the span.
+    r"""Record, after every `span` steps, the norm of the change of the parameters over these steps.
 
-    Weight decay is included, and t is every multiple of n. A copy of the parameters is kept in between.
+    .. math:: \|\theta^{(t+n)} - \theta^{(t)}\|_2
+
+    Here n is the span, and t is every multiple of it. Weight decay is included. A copy of the parameters is kept in
+    between.
 
     Reference: the paper's appendix, "Miscellaneous results", figure exploding-norm (a), with n = 1000.
     """
@@ -176,7 +179,7 @@ class UpdateNorms(_Probe):
             return {}
         from torch.nn.utils import get_total_norm
 
-        from ademamix.lab import replicas
+        from ademamix.lab.distribution import replicas
 
         changes = [
             parameter.detach().float() - replicas.like(parameter, origin).float()

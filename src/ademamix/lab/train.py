@@ -15,16 +15,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ademamix.lab import data, models, process_group
+from ademamix.lab import data
 from ademamix.lab.config import ConfigError, Run
 from ademamix.lab.data import DataError, Dataset, OnRead
+from ademamix.lab.distribution import process_group
+from ademamix.lab.distribution.process_group import FailedTogether
+from ademamix.lab.execution.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.execution.options import Options, Progress
+from ademamix.lab.execution.pace import Pace, Saves
+from ademamix.lab.models import networks
 from ademamix.lab.optimizers.memory import state_bytes
-from ademamix.lab.process_group import FailedTogether
 from ademamix.lab.runs import environment, sinks
 from ademamix.lab.runs.beginnings import Beginnings
-from ademamix.lab.runs.execution import Options, Progress
-from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
-from ademamix.lab.runs.pace import Pace, Saves
 from ademamix.lab.runs.record import Result, RunError, RunFolder
 from ademamix.lab.training import Training
 
@@ -112,7 +114,7 @@ def _carry_out(config: Run, options: Options, watch: _Watch) -> Result:
         result = _loop(training, folder, options, recorders, watch, stop)
         model = training.whole_model()
         if group.is_first:
-            folder.finish(result, lambda path: models.save(model, path))
+            folder.finish(result, lambda path: networks.save(model, path))
     return result
 
 

@@ -16,14 +16,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from ademamix.lab import models, probes, replicas
+from ademamix.lab import probes
 from ademamix.lab.config import ConfigError, Phase, Run
 from ademamix.lab.data import Batch, Dataset
-from ademamix.lab.learning_rate import learning_rate
+from ademamix.lab.distribution import replicas
+from ademamix.lab.distribution.process_group import ALONE, Group
+from ademamix.lab.distribution.whole_dropout import WholeBatchDropout
+from ademamix.lab.execution.options import LOGITS_BYTES
+from ademamix.lab.models import networks
 from ademamix.lab.optimizers import construction, transitions
-from ademamix.lab.process_group import ALONE, Group
-from ademamix.lab.runs.execution import LOGITS_BYTES
-from ademamix.lab.whole_dropout import WholeBatchDropout
+from ademamix.lab.optimizers.learning_rate import learning_rate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,8 +57,8 @@ class Training:
         self.seconds = 0.0
         self._memories: list[probes.Memory] = [{} for _ in config.probes]
         torch.manual_seed(config.seed)
-        self.model = models.build_model(config.model, dataset.outputs)
-        nn.Module.to(self.model, self._device, models.DTYPES[config.parameters])
+        self.model = networks.build_model(config.model, dataset.outputs)
+        nn.Module.to(self.model, self._device, networks.DTYPES[config.parameters])
         self._parts = parts_of_a_batch(config, dataset.outputs, logits_bytes, group.count)
         self._averaging: nn.Module = self.model  # the module to call where gradients follow
         if group.count > 1 and shard:
@@ -66,12 +68,12 @@ class Training:
             self._settle()
         self._parameters = list(self.model.parameters())
         self.optimizer = construction.build(
-            config.optimizer, models.parameter_groups(self.model), total_steps=config.steps
+            config.optimizer, networks.parameter_groups(self.model), total_steps=config.steps
         )
         self._peak, self._schedule = config.optimizer.lr, config.schedule
         self._loss_sum = torch.zeros((), device=self._device)
         # depends only on the model and the data: with another size the loss would be rounded differently
-        per_example = models.logits_per_example(config.model, dataset.outputs)
+        per_example = networks.logits_per_example(config.model, dataset.outputs)
         self.validation_chunk = max(1, min(VALIDATION_CHUNK, VALIDATION_LOGITS // per_example))
         for probe in config.probes:
             probe.prepare(self)
@@ -137,8 +139,8 @@ class Training:
         for batch, is_own in self.group.taken_in_turns(batches):
             batch = self._placed(batch)
             with torch.no_grad(), self._autocast():
-                logits = models.logits(self.model, batch.inputs)
-                loss = len(batch.inputs) * models.cross_entropy(logits, batch.targets).item()
+                logits = networks.logits(self.model, batch.inputs)
+                loss = len(batch.inputs) * networks.cross_entropy(logits, batch.targets).item()
             images = self.config.data.kind == "images"
             right = int((logits.argmax(-1) == batch.targets).sum()) if images else 0
             if is_own:
@@ -161,7 +163,7 @@ class Training:
         """Return the logits of inputs, as in validation."""
         self.model.eval()
         with torch.no_grad(), self._autocast():
-            return models.logits(self.model, inputs.to(self._device))
+            return networks.logits(self.model, inputs.to(self._device))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a checkpoint needs, on process 0: whole tensors."""
@@ -180,8 +182,8 @@ class Training:
         if self._averaging is not self.model or self.group.count == 1:
             return self.model
         state = replicas.whole(self.model.state_dict(), keep=self.group.is_first)
-        model = models.build_model(self.config.model, self.data.outputs)
-        nn.Module.to(model, dtype=models.DTYPES[self.config.parameters])
+        model = networks.build_model(self.config.model, self.data.outputs)
+        nn.Module.to(model, dtype=networks.DTYPES[self.config.parameters])
         if self.group.is_first:
             model.load_state_dict(state)
         return model
@@ -211,11 +213,11 @@ class Training:
         batch = self._placed(self.group.own(batch))
         model = self._averaging if self.model.training else self.model
         with self._autocast(), self._dropout():
-            return models.cross_entropy(models.logits(model, batch.inputs), batch.targets)
+            return networks.cross_entropy(networks.logits(model, batch.inputs), batch.targets)
 
     def _begin(self, phase: Phase) -> None:
         if phase.optimizer is not None:
-            groups = models.parameter_groups(self.model)
+            groups = networks.parameter_groups(self.model)
             self.optimizer = transitions.switch(
                 self.optimizer, phase.optimizer, groups, step=phase.step, steps=self.config.steps
             )
@@ -226,7 +228,7 @@ class Training:
     def _placed(self, batch: Batch) -> Batch:
         inputs, targets = batch.inputs.to(self._device), batch.targets.to(self._device)
         if inputs.is_floating_point():
-            inputs = inputs.to(models.DTYPES[self.config.parameters])
+            inputs = inputs.to(networks.DTYPES[self.config.parameters])
         return Batch(inputs, targets)
 
     def _autocast(self) -> torch.autocast:
@@ -245,7 +247,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int, processes: in
     elements, is not divided further than its config says.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
-    >>> from ademamix.lab.presets import PRESETS
+    >>> from ademamix.lab.models import PRESETS
     >>> large = DEFAULT.model_copy(update={"model": PRESETS["gpt-1.3b"], "batch": 128})
     >>> parts_of_a_batch(large, 32_000, LOGITS_BYTES), parts_of_a_batch(DEFAULT, 256, LOGITS_BYTES)
     (16, 1)
@@ -260,7 +262,7 @@ def parts_of_a_batch(config: Run, outputs: int, logits_bytes: int, processes: in
     if _drops(config):
         return config.accumulate
     own = config.batch // processes
-    fit = max(1, logits_bytes // (BYTES_PER_LOGIT * models.logits_per_example(config.model, outputs)))
+    fit = max(1, logits_bytes // (BYTES_PER_LOGIT * networks.logits_per_example(config.model, outputs)))
     enough = range(-(-config.accumulate // processes), own + 1)
     return next(parts for parts in enough if own % parts == 0 and own // parts <= fit)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from ademamix.lab.config import Optimizer, Run
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.report import tables
 from ademamix.lab.runs.record import Result
 from ademamix.lab.settings import changed
 from ademamix.lab.sweep.space import ladder
+from ademamix.output import tables
 
 ROUNDS = 8  # of runs that a search may take
 SEED = 0

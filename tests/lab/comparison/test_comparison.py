@@ -14,7 +14,8 @@ from ademamix.lab import tuning
 from ademamix.lab.comparison import arms, defaults, figure, report
 from ademamix.lab.comparison.arms import Arm, Comparison, Difference, arm_of
 from ademamix.lab.config import Optimizer, Run
-from ademamix.lab.report import figures, tables
+from ademamix.lab.report import figures
+from ademamix.output import tables
 from lab_runs import TINY, changed, result
 
 BASE = changed(TINY, steps=100, validate_every=25)

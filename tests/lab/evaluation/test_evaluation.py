@@ -18,8 +18,8 @@ from ademamix.lab.data import DataError
 from ademamix.lab.data.tokenizers import Bytes
 from ademamix.lab.evaluation import code_tasks
 from ademamix.lab.evaluation.language_model import LabModel, windows_of
-from ademamix.lab.models import build_model, logits
-from ademamix.lab.runs.execution import Options
+from ademamix.lab.execution.options import Options
+from ademamix.lab.models.networks import build_model, logits
 from ademamix.lab.runs.record import RunFolder
 from ademamix.lab.train import train
 from lab_runs import TINY, changed

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from ademamix.lab.config import ViT
-from ademamix.lab.models import build_model, cross_entropy, logits
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
+from ademamix.lab.models.networks import build_model, cross_entropy, logits
 
 OUTPUTS = 32
+
+
+def layers_of(model):
+    """The number of layers, by the first number in the names of parameters."""
+    return len({found[1] for name, _ in model.named_parameters() if (found := re.search(r"\.(\d+)\.", name))})
 
 
 def built(name, dropout=0.0, seed=0, **changes):

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
-from ademamix.lab.models import logits, mamba_scan
+from ademamix.lab.models import mamba_scan
+from ademamix.lab.models.networks import logits
 from small_models import batch, built, loss_and_gradients, relative_errors
 
 

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoModelForImageClassification
 from transformers.activations import ACT2FN
 
 from ademamix.lab.config import GPT
-from ademamix.lab.models import build_model, cross_entropy, logits, mamba_scan, parameter_groups
-from ademamix.lab.models import save as save_model
-from ademamix.lab.presets import PRESETS
-from small_models import OUTPUTS, batch, built, loss_and_gradients
+from ademamix.lab.models import PRESETS, mamba_scan
+from ademamix.lab.models.networks import build_model, cross_entropy, logits, parameter_groups
+from ademamix.lab.models.networks import save as save_model
+from small_models import OUTPUTS, batch, built, layers_of, loss_and_gradients
 
 TINY = ("gpt-tiny", "mamba-tiny", "vit-tiny")
 
@@ -60,8 +60,7 @@ def test_models_have_the_shape_of_their_config(name):
     config = PRESETS[name]
     with torch.device("meta"):
         model = build_model(config, OUTPUTS)
-    names = [name for name, _ in model.named_parameters()]
-    assert config.layers == sum(name.endswith(("ln_1.weight", "mixer.D", "layernorm_before.weight")) for name in names)
+    assert layers_of(model) == config.layers
     if hasattr(config, "heads"):
         assert model.config.num_attention_heads == config.heads
         assert model.config._attn_implementation == "sdpa"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
 from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, SUBJECTS
 from ademamix.lab.report import page
 from ademamix.lab.report.charts import plain
 from ademamix.lab.reproduction.claims import FAILS, HOLDS
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import RunError
 from page_samples import Read, claim, losses, panel, write_panels
 

@@ -12,9 +12,9 @@ import pytest
 from ademamix.lab.comparison import figure
 from ademamix.lab.comparison.arms import Arm, Comparison, arm_of
 from ademamix.lab.config import Optimizer
+from ademamix.lab.execution.options import Options
 from ademamix.lab.report.page import watch
 from ademamix.lab.report.page.sources import Results, Source, Trained
-from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import train
 from lab_runs import TINY, changed, result

@@ -12,15 +12,15 @@ import pytest
 from ademamix.cli import main
 from ademamix.lab import tuning
 from ademamix.lab.config import Run
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
+from ademamix.lab.execution.timing import OVERHEAD, seconds_per_step
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction import forecast as forecast_module
 from ademamix.lab.reproduction import several
 from ademamix.lab.reproduction.forecast import forecast
 from ademamix.lab.reproduction.scale import SCALES
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError
-from ademamix.lab.runs.timing import OVERHEAD, seconds_per_step
 from lab_here import LabHere
 
 pytestmark = pytest.mark.usefixtures("quick_workers")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.archive import Archive
 from ademamix.lab.runs.environment import CurrentData
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.train import train
 from lab_runs import TINY, changed
@@ -30,8 +30,10 @@ def archived(tmp_path: Path) -> Path:
 
 
 def restored(archived: Path, run: Run = FOLLOWED, current: CurrentData | None = None) -> RunFolder:
-    Archive(archived / "records").restore([run], archived / "restored", current)
-    return RunFolder(archived / "restored", run)
+    folder = RunFolder(archived / "restored", run)
+    found = Archive(archived / "records").restore({"run": run}, archived / "restored", current)
+    assert list(map(repr, found.values())) == [repr(result) for result in [folder.result()] if result is not None]
+    return folder
 
 
 def test_a_run_comes_back_from_its_record(archived: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 import torch
 
 from ademamix.lab.config import ConstantThenLinear, Optimizer, Run, Text
+from ademamix.lab.execution.options import Options
+from ademamix.lab.execution.runner import Status, run_all
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.construction import constructor
 from ademamix.lab.runs import beginnings
 from ademamix.lab.runs.beginnings import Beginnings, Plan
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.runner import Status, run_all
 from ademamix.lab.train import train
 from lab_runs import DOCS, TINY, changed, outcome
 
@@ -89,6 +90,36 @@ def test_runs_at_once_train_what_they_share_once(tmp_path: Path) -> None:
     for name in ("from 8", "from 16"):
         train(runs[name], Options(tmp_path / "alone"))
         assert outcome(runs[name], tmp_path) == outcome(runs[name], tmp_path / "alone")
+
+
+def _switched(*steps: int) -> dict[str, Run]:
+    return {f"from {step}": ADAMW.then(step, ADEMAMIX) for step in steps}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((4, 8, 12))))
+def test_of_runs_that_begin_alike_the_last_to_change_goes_first(order: tuple[int, ...], tmp_path: Path) -> None:
+    runs = _switched(*order)  # the run that never changes is finished, and gone
+    plan = Plan(runs, Beginnings(tmp_path))
+    assert {name: plan.shared_steps(name) for name in runs} == {"from 4": 4, "from 8": 8, "from 12": 0}
+    assert plan.to_keep("from 12") == [4, 8]
+    assert [name for name in runs if not plan.waits(name, runs)] == ["from 12"]
+
+
+def test_runs_that_change_several_times_share_as_many_steps_as_they_can(tmp_path: Path) -> None:
+    twice = {f"from 4 and {step}": ADAMW.then(4, ADEMAMIX).then(step, ADAMW.optimizer) for step in (8, 12)}
+    runs = {**twice, **_switched(6, 4), "AdamW": ADAMW}
+    plan = Plan(runs, Beginnings(tmp_path))
+    shared = {name: plan.shared_steps(name) for name in runs}
+    assert shared == {"from 4 and 8": 8, "from 4 and 12": 12, "from 6": 6, "from 4": 4, "AdamW": 0}
+
+
+def test_a_run_that_continues_from_a_later_step_leaves_no_earlier_one(tmp_path: Path) -> None:
+    kept, runs = Beginnings(tmp_path), _switched(12, 4, 8)
+    kept.save(ADAMW, "data", {"step": 12, "probes": []}, rows=[])
+    plan = Plan(runs, kept)
+    assert {name: plan.shared_steps(name) for name in runs} == {"from 12": 12, "from 8": 0, "from 4": 4}
+    assert (plan.to_keep("from 12"), plan.to_keep("from 8")) == ([], [4])
+    assert [name for name in runs if not plan.waits(name, runs)] == ["from 12", "from 8"]
 
 
 def test_a_probe_that_keeps_something_from_the_start_takes_no_beginning_without_it(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ademamix.lab.execution.runner import run_all
 from ademamix.lab.runs import environment
 from ademamix.lab.runs.record import RunError, RunFolder
-from ademamix.lab.runs.runner import run_all
 from ademamix.lab.train import Options, train
 from lab_runs import TINY, changed
 from lab_text import finish, in_process
@@ -63,8 +63,8 @@ def test_kept_results_are_shown_without_torch(kind: str, tmp_path: Path) -> None
         import sys
         from pathlib import Path
         from ademamix.lab.config import Run, read
-        from ademamix.lab.runs.execution import Options
-        from ademamix.lab.runs.runner import run_all
+        from ademamix.lab.execution.options import Options
+        from ademamix.lab.execution.runner import run_all
 
         print(run_all({"kept": read(Run, sys.argv[1])}, Options(Path(sys.argv[2])))["kept"].steps)
         assert not {"torch", "transformers", "datasets"} & set(sys.modules)

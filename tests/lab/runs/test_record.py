@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ademamix.lab import config, models
+from ademamix.lab import config
+from ademamix.lab.models import networks
 from ademamix.lab.runs import record
 from ademamix.lab.runs.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.train import Options, train
@@ -229,12 +230,12 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_small_disk")
 def test_a_full_disk_at_the_end_keeps_the_checkpoints(tmp_path: Path) -> None:
-    folder, model = _folder(tmp_path), models.build_model(DELICATE.model, 256)
+    folder, model = _folder(tmp_path), networks.build_model(DELICATE.model, 256)
     result = Result(steps=1, validation_loss=1.0, accuracy=None, seconds=1.0, parameters=1, state_bytes=1)
     with folder.locked():
         folder.save_checkpoint(1, {"x": torch.ones(10)})
         with pytest.raises(RunError, match="cannot write the result"):
-            folder.finish(result, lambda path: models.save(model, path))
+            folder.finish(result, lambda path: networks.save(model, path))
         assert folder.result() is None
         assert (folder.load_checkpoint() or (None,))[0] == 1
         assert not list(folder.path.rglob("*.part"))

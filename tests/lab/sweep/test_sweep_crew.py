@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.record import RunError, RunFolder
 from ademamix.lab.settings import changed
 from ademamix.lab.sweep import crew, report

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import gc
 import random
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,8 @@ import torch
 from ademamix.lab.config import Run
 from ademamix.lab.data import load
 from ademamix.lab.optimizers.memory import state_bytes
+from ademamix.lab.report.step_times import StepTimes
+from ademamix.lab.runs.machine import processor
 from ademamix.lab.training import Training
 
 WARM_UP = 3
@@ -76,6 +80,22 @@ def measure(first: Run, second: Run, rounds: int, cache: Path, device: str = "cp
     finally:
         gc.enable()
         torch.set_num_threads(threads)
+
+
+def measure_all(
+    turns: Mapping[tuple[str, str], tuple[Run, Run]], rounds: int, seeds: Sequence[int], *, on_gpu: bool
+) -> dict[str, Any]:
+    """Return, as data, what pairs of runs cost on each seed, by the model and the variant; on a GPU if there is one."""
+    device = "cuda" if on_gpu and torch.cuda.is_available() else "cpu"
+    times = []
+    with tempfile.TemporaryDirectory() as cache:
+        for (model, variant), (first, second) in turns.items():
+            seeded = [(first.changed(seed=seed), second.changed(seed=seed)) for seed in seeds]
+            costs = [measure(*turn, rounds, Path(cache), device) for turn in seeded]
+            ours = costs[0].second
+            adamw, ademamix = [each.first.seconds for each in costs], [each.second.seconds for each in costs]
+            times.append(asdict(StepTimes(model, variant, ours.parameters, ours.state_bytes, adamw, ademamix)))
+    return {"processor": torch.cuda.get_device_name() if device == "cuda" else processor(), "times": times}
 
 
 def _in_turns(trainings: list[Training], rounds: int, device: str) -> Costs:

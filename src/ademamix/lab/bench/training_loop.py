@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from ademamix.lab import models
 from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
 from ademamix.lab.data import Batch, load
+from ademamix.lab.models import networks
 from ademamix.lab.optimizers import construction
 from ademamix.lab.train import Options, Progress, train
 
@@ -59,12 +59,12 @@ def run(*, quick: bool) -> dict[str, float]:
 
 def _bare_loop(config: Any, outputs: int, batches: list[Batch]) -> Callable[[], None]:
     torch.manual_seed(config.seed)
-    model = models.build_model(config.model, outputs)
-    optimizer = construction.build(config.optimizer, models.parameter_groups(model), total_steps=config.steps)
+    model = networks.build_model(config.model, outputs)
+    optimizer = construction.build(config.optimizer, networks.parameter_groups(model), total_steps=config.steps)
 
     def steps() -> None:
         for batch in batches:
-            models.cross_entropy(models.logits(model, batch.inputs), batch.targets).backward()
+            networks.cross_entropy(networks.logits(model, batch.inputs), batch.targets).backward()
             optimizer.step()
             optimizer.zero_grad()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ademamix.lab import optimizers
 from ademamix.lab.config import Cosine, Optimizer, Run, Text, validation_interval
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 
 
 def warmup(steps: int) -> int:

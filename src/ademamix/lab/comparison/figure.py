@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import ademamix
 from ademamix.lab.comparison.arms import Arm, Comparison
-from ademamix.lab.runs.atomic import write_atomically
+from ademamix.output.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ from ademamix.hyperparameters import BETAS
 from ademamix.lab.comparison.arms import Arm, Comparison, Difference, difference
 from ademamix.lab.comparison.defaults import DEFAULT, OPTIMIZERS
 from ademamix.lab.config import Optimizer
-from ademamix.lab.report import tables
 from ademamix.lab.runs.record import Result
+from ademamix.output import tables
 from ademamix.schedules import PAPER_BETA3, beta3_for_horizon
 
 ONE_SEED = (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ademamix.lab.data import DataError
 from ademamix.lab.data.king_james import king_james_files
-from ademamix.lab.runs.atomic import write_atomically
+from ademamix.output.atomic import write_atomically
 
 TEXT_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
 """Files of a folder that must be text; others are taken only if they are valid UTF-8."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ademamix.lab.data import DataError
 from ademamix.lab.data.hub import cannot_be_had
 from ademamix.lab.data.text import Source, content_hash, folder_files
-from ademamix.lab.runs.atomic import rewritten
+from ademamix.output.atomic import rewritten
 
 TRAINING_CHARACTERS = 1 << 25
 """SentencePiece is trained on a sample of about this size: more makes no better vocabulary, but takes hours."""

@@ -23,7 +23,7 @@ from ademamix.lab.config import Text
 from ademamix.lab.data import DataError, OnRead
 from ademamix.lab.data.text import CHARACTERS_AT_ONCE, Piece, Source, file_hash, open_source
 from ademamix.lab.data.tokenizers import Bytes, Tokenizer, make_tokenizer, tokenizer_key
-from ademamix.lab.runs.atomic import to_disk, write_atomically
+from ademamix.output.atomic import to_disk, write_atomically
 
 FORMAT = 1
 """Increased whenever the same text and tokeniser would give other token files."""

@@ -1,90 +1,21 @@
-"""The models of the lab: each kind is built by the module of its name; presets.py has their sizes."""
+"""The models of the lab: a module has the config of its kind, the sizes by name, and the function that builds it.
+
+This module loads no framework: a config is checked against it, and `--help` lists it.
+"""
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from pydantic import Field
 
-from ademamix.lab.config import Model, ViT
+from ademamix.lab.models import gpt, mamba, vit
+from ademamix.lab.models.gpt import GPT as GPT
+from ademamix.lab.models.mamba import Mamba as Mamba
+from ademamix.lab.models.vit import ViT as ViT
 
-if TYPE_CHECKING:  # transformers takes seconds to import, and nobody needs all of its models
-    from transformers import PreTrainedModel
+Model = Annotated[GPT | Mamba | ViT, Field(discriminator="kind")]
+"""Every kind that a config can name."""
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""The dtypes that a run's parameters can have."""
-
-
-def build_model(config: Model, outputs: int) -> PreTrainedModel:
-    """Build a model with random weights, drawn from torch's current seed; `outputs` counts tokens or classes.
-
-    >>> from ademamix.lab.presets import PRESETS
-    >>> model = build_model(PRESETS["gpt-tiny"], outputs=256)
-    >>> model.num_parameters()
-    174656
-    """
-    built: PreTrainedModel = importlib.import_module(f"{__name__}.{config.kind}").build(config, outputs)
-    return built
-
-
-def logits(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the logits of tokens (batch, length) or images (batch, channels, height, width), the outputs last."""
-    result: Tensor = model(inputs).logits
-    return result
-
-
-def logits_per_example(config: Model, outputs: int) -> int:
-    """Return how many logits a model computes for a window of text or an image.
-
-    >>> from ademamix.lab.presets import PRESETS
-    >>> logits_per_example(PRESETS["gpt-tiny"], outputs=256)
-    32768
-    """
-    return outputs if isinstance(config, ViT) else config.context * outputs
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    r"""Return the mean cross-entropy over all positions, in fp32.
-
-    .. math:: L = -\frac{1}{N} \sum_{i=1}^{N} \log \operatorname{softmax}(z_i)_{y_i}
-
-    `targets` are the tokens or classes y, one for each position, or probabilities of them in one more dimension.
-    """
-    predicted = logits.float().flatten(0, -2)
-    if targets.is_floating_point():
-        return F.cross_entropy(predicted, targets.float().flatten(0, -2))
-    return F.cross_entropy(predicted, targets.flatten())
-
-
-def save(model: PreTrainedModel, folder: Path) -> None:
-    """Write a Hugging Face checkpoint, without the library's own progress bar."""
-    from safetensors import SafetensorError
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        model.save_pretrained(folder)
-    except SafetensorError as error:  # raised when the disk is full
-        raise OSError(str(error)) from error
-
-
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the parameters in groups for an optimizer, whose own `weight_decay` then applies only to matrices.
-
-    Biases, the weights of norms and Mamba's `A_log`, which holds decay rates and no weights, do not decay. Tied
-    parameters come once.
-
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
-    >>> [(len(group["params"]), group.get("weight_decay")) for group in parameter_groups(model)]
-    [(1, None), (3, 0.0)]
-    """
-    decay: list[nn.Parameter] = []
-    stay: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        (decay if parameter.dim() >= 2 and not name.endswith("A_log") else stay).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decay}, {"params": stay, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+PRESETS: dict[str, Model] = {**gpt.PRESETS, **mamba.PRESETS, **vit.PRESETS}
+"""Models by name. The sizes in the names are the paper's (appendix B)."""

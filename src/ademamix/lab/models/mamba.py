@@ -1,18 +1,45 @@
-"""Hugging Face's Mamba."""
+"""Mamba."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
+from ademamix.lab.fields import ModelConfig, Positive
 
-from ademamix.lab.config import Mamba
-from ademamix.lab.models.mamba_scan import use_cpu_scan
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Mamba(ModelConfig):
+    """A Mamba language model, embeddings not tied (Hugging Face's code, with a scan of ours on CPU)."""
+
+    kind: Literal["mamba"]
+    width: Positive
+    layers: Positive
+    state: Positive = 16
+    expansion: Positive = 2
+    context: Positive = 1024
+
+    @property
+    def positions(self) -> int:
+        """It predicts a token at each of a window."""
+        return self.context
+
+
+PRESETS = {
+    "mamba-tiny": Mamba(kind="mamba", width=64, layers=2, context=64),
+    "mamba-168m": Mamba(kind="mamba", width=768, layers=24, state=16, expansion=2, context=1024),
+}
 
 
 def build(config: Mamba, vocabulary: int) -> PreTrainedModel:
     """Build a Mamba language model with random weights, and with a scan of ours on a CPU."""
+    import torch
+    from transformers import MambaConfig, MambaForCausalLM
+
+    from ademamix.lab.models.mamba_scan import use_cpu_scan
+
     model = MambaForCausalLM(
         MambaConfig(
             vocab_size=vocabulary,

@@ -10,7 +10,7 @@ import torch
 
 from ademamix import AdEMAMix
 from ademamix.lab.config import ConfigError, Optimizer, Run
-from ademamix.lab.models import DTYPES
+from ademamix.lab.models.networks import DTYPES
 from ademamix.lab.optimizers import construction
 from ademamix.lab.optimizers.variants import AdamWScheduledBeta1
 

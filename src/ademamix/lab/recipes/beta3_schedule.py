@@ -12,41 +12,19 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ademamix import beta3_at, half_life
+from ademamix import half_life
+from ademamix.lab.recipes.formulas.schedules import HIGH, LOW, PROGRESS, SCHEDULES, START, STEPS, betas, half_lives
 from ademamix.lab.report.charts import Lines, Series
 from ademamix.lab.reproduction.claims import Claim, every, lower, measured
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
 from ademamix.lab.reproduction.scale import Scale
 
-STEPS = 1000
-START = 0.9
-ENDS = LOW, HIGH = (0.999, 0.9999)
-PROGRESS = np.arange(1, STEPS + 1) / STEPS
-SCHEDULES: dict[str, Callable[[int, float], float]] = {
-    "AdEMAMix": lambda t, end: beta3_at(t, end, START, STEPS),
-    "linear": lambda t, end: START + (end - START) * t / STEPS,
-}
-
-
-def betas(name: str, end: float) -> NDArray[np.float64]:
-    """Return beta3 at steps 1 to `STEPS` under one of `SCHEDULES`.
-
-    >>> [round(float(betas(name, 0.9999)[499]), 4) for name in SCHEDULES]
-    [0.9998, 0.95]
-    """
-    return np.array([SCHEDULES[name](t, end) for t in range(1, STEPS + 1)])
-
-
-def half_lives(name: str, end: float) -> NDArray[np.float64]:
-    """Return the half-life at steps 1 to `STEPS` under one of `SCHEDULES`."""
-    return np.array([half_life(beta) for beta in betas(name, end)])
-
 
 def plan(at: Scale) -> Panels:
     """Yield beta3 as the paper draws it, and the half-life for each final value."""
-    every_one = [(name, end) for end in ENDS for name in SCHEDULES]
+    every_one = [(name, end) for end in (LOW, HIGH) for name in SCHEDULES]
     charts = [_chart(f"(a) $\\beta_3$ from {START:g}", "$\\beta_3$", every_one, betas)]
-    for letter, end in zip("bc", ENDS, strict=True):
+    for letter, end in zip("bc", (LOW, HIGH), strict=True):
         title = f"({letter}) Half-life, to $\\beta_3={end:g}$"
         charts.append(_chart(title, "half-life (steps)", [(name, end) for name in SCHEDULES], half_lives))
     quarters = {"T/4": STEPS // 4, "T/2": STEPS // 2, "3T/4": 3 * STEPS // 4, "T": STEPS}

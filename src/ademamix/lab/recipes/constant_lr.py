@@ -21,7 +21,7 @@ from ademamix.lab.reproduction.scale import Scale, Setting
 
 LONGEST = 1_500_000
 STARTS, DECAYS = (1_300_000, 1_000_000), (100_000, 200_000)
-"""The longest first: it keeps its state after 1M steps for the others."""
+"""At smaller scales the decay begins at the first alone."""
 METHODS = ("AdamW", "beta3=0.9999", "beta3=0.99999")
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable
 
 from ademamix.lab.config import Run
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.report.kinds import HeatMap
 from ademamix.lab.reproduction.claims import Claim, every, lower, overall
 from ademamix.lab.reproduction.panel import Panel, Panels

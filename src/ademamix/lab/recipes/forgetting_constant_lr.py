@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ademamix.lab.config import ConstantThenLinear
-from ademamix.lab.recipes.forgetting import OPTIMIZERS, SOON, Injections
 from ademamix.lab.reproduction.claims import Claim, every, lower, part
+from ademamix.lab.reproduction.injections import SOON, Injections
 from ademamix.lab.reproduction.panel import Panel, Panels
-from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.reproduction.scale import BOTH, Scale
 
 STEPS, DECAY = 300_000, 50_000
 LEFT = 0.1
@@ -39,11 +39,11 @@ def _claims(injected: Injections) -> Iterator[Claim]:
     effect = injected.effect
     yield Claim(
         "A batch from before the decay is not remembered at the end of training",
-        every(*(lower(effect(label, before), part(LEFT, effect(label, before, SOON))) for label in OPTIMIZERS)),
+        every(*(lower(effect(label, before), part(LEFT, effect(label, before, SOON))) for label in BOTH)),
     )
     yield Claim(
         "Batches start to be remembered when the decay begins",
-        every(*(lower(effect(label, before), effect(label, step)) for label in OPTIMIZERS for step in during)),
+        every(*(lower(effect(label, before), effect(label, step)) for label in BOTH for step in during)),
         source="They only start to be remembered when the decay periods starts",
     )
     yield Claim(

@@ -11,14 +11,13 @@ followed, and the 50 steps are not shrunk, since the fast average, which they wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from ademamix.lab.probes import FollowTrainingBatch
-from ademamix.lab.recipes.forgetting import OPTIMIZERS, SOON
 from ademamix.lab.report.kinds import Forgetting
-from ademamix.lab.reproduction.claims import Claim, Quantity, at_step, every, gap, lower, overall, ratio
+from ademamix.lab.reproduction.claims import Claim, Quantity, every, gap, lower
+from ademamix.lab.reproduction.injections import SOON, share_forgotten
 from ademamix.lab.reproduction.panel import Panel, Panels
-from ademamix.lab.reproduction.scale import Scale, Setting
+from ademamix.lab.reproduction.scale import BOTH, Scale, Setting
 
 FOLLOWED = 10_000
 LATE = 180_000
@@ -37,8 +36,8 @@ def plan(at: Scale) -> Panels:
     )
     yield Panel(
         "Loss on training batches",
-        {label: lm.run(name, probes=probes) for label, name in OPTIMIZERS.items()},
-        show=[Forgetting(label, [*map(lm.steps, batches)], SOON) for label in OPTIMIZERS],
+        {label: lm.run(name, probes=probes) for label, name in BOTH.items()},
+        show=[Forgetting(label, [*map(lm.steps, batches)], SOON) for label in BOTH],
         claims=list(_claims(lm, batches)),
         caption=f"Normalised to 0 before training on the batch and to -1 {SOON} steps after it.",
     )
@@ -52,11 +51,11 @@ def _claims(lm: Setting, batches: Sequence[int]) -> Iterator[Claim]:
     early, late = ([step for step in batches if (step > LATE) is later] for later in (False, True))
 
     def forgotten(label: str, steps: Sequence[int], stage: str) -> Quantity:
-        return _forgotten(f"{label}, share forgotten {stage}", label, [*map(lm.steps, steps)], _followed(lm))
+        return share_forgotten(f"{label}, share forgotten {stage}", label, [*map(lm.steps, steps)], _followed(lm))
 
-    overall = {label: forgotten(label, batches, "in all") for label in OPTIMIZERS}
-    at_first = {label: forgotten(label, early, "early") for label in OPTIMIZERS}
-    at_last = {label: forgotten(label, late, "late") for label in OPTIMIZERS}
+    overall = {label: forgotten(label, batches, "in all") for label in BOTH}
+    at_first = {label: forgotten(label, early, "early") for label in BOTH}
+    at_last = {label: forgotten(label, late, "late") for label in BOTH}
     yield Claim(
         "AdEMAMix improves its loss on training batches over many timesteps",
         lower(overall["AdEMAMix"], 0.0),
@@ -66,20 +65,9 @@ def _claims(lm: Setting, batches: Sequence[int]) -> Iterator[Claim]:
     )
     yield Claim(
         "The models forget significantly slower at the end of training",
-        every(*(lower(at_last[label], at_first[label]) for label in OPTIMIZERS)),
+        every(*(lower(at_last[label], at_first[label]) for label in BOTH)),
     )
     yield Claim(
         "In the later stage of training the difference between the two optimizers is especially pronounced",
         lower(gap(at_first["AdamW"], at_first["AdEMAMix"]), gap(at_last["AdamW"], at_last["AdEMAMix"])),
     )
-
-
-def _forgotten(label: str, arm: str, steps: Sequence[int], until: int) -> Quantity:
-    """Return the share of the drop that is lost after `until` steps; negative: the loss fell further."""
-
-    def loss(step: int, after: int) -> Quantity:
-        return at_step(arm, step + after, f"loss_on_training_batch_{step}")
-
-    rises = overall("rise", fmean, [gap(loss(step, until), loss(step, SOON)) for step in steps])
-    drops = overall("drop", fmean, [gap(loss(step, -1), loss(step, SOON)) for step in steps])
-    return ratio(label, rises, drops)

@@ -19,11 +19,10 @@ from statistics import fmean
 
 from ademamix.lab.evaluation import PAPER_TASKS, PAPER_TASKS_DURING_TRAINING, code_tasks, metric
 from ademamix.lab.probes import Evaluate
-from ademamix.lab.recipes.forgetting import OPTIMIZERS
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import Check, Claim, Quantity, at_step, every, last, lower, overall, some, within
 from ademamix.lab.reproduction.panel import Panel, Panels
-from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.reproduction.scale import BOTH, Scale
 
 EVERY = {"smoke": 10, "laptop": 4000, "paper": 50_000}
 NEARLY_ALL, LARGE, AROUND, GUESSING = 0.7, 0.05, 0.03, 1 / 4
@@ -46,7 +45,7 @@ def plan(at: Scale) -> Panels:
     times = range(interval, lm.base.steps + 1, interval)
     yield Panel(
         lm.title,
-        {label: lm.run(name, probes=probes) for label, name in OPTIMIZERS.items()},
+        {label: lm.run(name, probes=probes) for label, name in BOTH.items()},
         show=[Curves(metric(task)) for task in during],
         scores=[metric(task) for task in dict.fromkeys((*after, *during, by_letter))],
         claims=[
@@ -61,7 +60,7 @@ def plan(at: Scale) -> Panels:
 
 def _margin(task: str, step: int) -> Quantity:
     """Return how many more answers are right with AdEMAMix."""
-    right = [at_step(arm, step, metric(task)) for arm in OPTIMIZERS]
+    right = [at_step(arm, step, metric(task)) for arm in BOTH]
     return overall(f"AdEMAMix's lead in {task} at step {step:,}", _lead, right)
 
 
@@ -78,8 +77,8 @@ def _ahead(margins: Sequence[Quantity]) -> Check:
 def _claims_at_the_end(margins: Sequence[Quantity], by_letter: str, continued: str) -> Iterator[Claim]:
     yield Claim("The model trained with AdEMAMix outperforms that of AdamW on nearly all tasks", _ahead(margins))
     yield Claim("On some tasks it does so by a large margin", some(*(lower(LARGE, margin) for margin in margins)))
-    checks = [within(AROUND, last(arm, metric(by_letter)), GUESSING) for arm in OPTIMIZERS]
-    checks += [lower(GUESSING + AROUND, last(arm, metric(continued))) for arm in OPTIMIZERS]
+    checks = [within(AROUND, last(arm, metric(by_letter)), GUESSING) for arm in BOTH]
+    checks += [lower(GUESSING + AROUND, last(arm, metric(continued))) for arm in BOTH]
     yield Claim(
         "Answers by letter are around random guessing, those scored as continuations are better",
         every(*checks),

@@ -26,8 +26,7 @@ import math
 from collections.abc import Iterator
 
 from ademamix.hyperparameters import BETAS
-from ademamix.lab.comparison.defaults import BATCH, warmup
-from ademamix.lab.config import Run, validation_interval
+from ademamix.lab.config import Run
 from ademamix.lab.optimizers import WEIGHT_DECAY
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import Claim, as_low_as, every, lower
@@ -72,10 +71,7 @@ def plan(at: Scale) -> Panels:
 
 def _setting(at: Scale) -> Setting:
     lm = at.lm("110m")
-    if at.name != "laptop":
-        return lm
-    every = validation_interval(LAPTOP_STEPS, BATCH)
-    return lm.with_base(lm.title, steps=LAPTOP_STEPS, warmup=warmup(LAPTOP_STEPS), validate_every=every)
+    return lm.of_steps(lm.title, LAPTOP_STEPS) if at.name == "laptop" else lm
 
 
 def _simplified(lm: Setting, alpha: float) -> Run:

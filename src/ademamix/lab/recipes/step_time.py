@@ -18,22 +18,18 @@ time is the fastest in 30 steps.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from ademamix.lab.bench.runs_in_turns import measure
+from ademamix.lab.bench.runs_in_turns import measure_all
 from ademamix.lab.config import Run, Text
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.report.kinds import Curves
-from ademamix.lab.report.step_times import StepTimes, TimesAgainstSize, times_of, times_table
+from ademamix.lab.report.step_times import TimesAgainstSize, times_of, times_table
 from ademamix.lab.reproduction.claims import Claim, Quantity, every, lower
 from ademamix.lab.reproduction.outcome import Outcome
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale
-from ademamix.lab.runs.machine import processor
 
 ROUNDS = {"smoke": 2, "laptop": 30, "paper": 30}
 NEGLIGIBLE = 5421 / 256_000
@@ -62,7 +58,7 @@ def plan(at: Scale) -> Panels:
     yield Panel(
         "The time of a step",
         {adamw: lm.run("adamw"), longer: lm.run("adamw", steps=more_steps), ademamix: lm.run("ademamix")},
-        measure=lambda: measured(at),
+        measure=lambda: measure_all(timed(at), ROUNDS[at.name], at.seeds, on_gpu=at.name == "paper"),
         show=[TimesAgainstSize(), Curves(level=ademamix)],
         tables=[lambda found: times_table(found, steps)],
         claims=[
@@ -90,22 +86,6 @@ def timed(at: Scale) -> dict[tuple[str, str], tuple[Run, Run]]:
         for title, lm in models.items()
         for variant, (theirs, ours) in VARIANTS.items()
     }
-
-
-def measured(at: Scale) -> dict[str, Any]:
-    """Time all of them, on each seed."""
-    import torch  # here, so that reading the plan does not wait for it
-
-    device = "cuda" if at.name == "paper" and torch.cuda.is_available() else "cpu"
-    times = []
-    with tempfile.TemporaryDirectory() as cache:
-        for (model, variant), (first, second) in timed(at).items():
-            turns = [(first.changed(seed=seed), second.changed(seed=seed)) for seed in at.seeds]
-            costs = [measure(*turn, ROUNDS[at.name], Path(cache), device) for turn in turns]
-            ours = costs[0].second
-            adamw, ademamix = [each.first.seconds for each in costs], [each.second.seconds for each in costs]
-            times.append(asdict(StepTimes(model, variant, ours.parameters, ours.state_bytes, adamw, ademamix)))
-    return {"processor": torch.cuda.get_device_name() if device == "cuda" else processor(), "times": times}
 
 
 def _claims_on_speed(at: Scale) -> Iterator[Claim]:

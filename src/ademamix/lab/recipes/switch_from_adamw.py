@@ -42,10 +42,10 @@ def switched(lm: Setting, step: int, alpha: float = ALPHA, warmup: int = 0) -> R
 
 
 def _panel(lm: Setting, switches: Sequence[int], alpha: float) -> Panel:
-    latest_first = {_name(lm, step): switched(lm, step, alpha) for step in reversed(switches)}
+    arms = {_name(lm, step): switched(lm, step, alpha) for step in switches}
     return Panel(
         f"From AdamW to AdEMAMix: {lm.title}",
-        {"AdamW": lm.run("adamw"), **latest_first, SCRATCH: lm.run("ademamix")},
+        {"AdamW": lm.run("adamw"), **arms, SCRATCH: lm.run("ademamix")},
         show=[Curves(level="AdamW")],
         claims=list(_claims(lm, switches)),
         caption=f"Switched with alpha = {alpha:g}, beta3 = {lm.beta3(BETA3):g}, m2 = 0 and no schedules for them.",

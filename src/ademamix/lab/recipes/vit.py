@@ -26,24 +26,21 @@ from ademamix.lab.reproduction.claims import (
     Quantity,
     as_low_as,
     every,
-    gap,
     last,
     lower,
     lowest_ever,
     ordered,
     overall,
-    ratio,
     within,
 )
-from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome
+from ademamix.lab.reproduction.outcome import VALIDATION_LOSS
 from ademamix.lab.reproduction.panel import Panel, Panels
-from ademamix.lab.reproduction.scale import Scale, Setting, grid
-from ademamix.lab.reproduction.vits import epochs, vits
+from ademamix.lab.reproduction.scale import Scale, grid
+from ademamix.lab.reproduction.vits import ACCURACY, TRAINING_LOSS, epochs_in_words, error, median_gain, vits
 
 FIGURES = ("much-data", "larger-model", "little-data")
 ALPHAS = {"smoke": (5, 20), "laptop": (5, 20), "paper": (1, 5, 10, 15, 20)}
 BETA3S = (0.9999, 0.999)
-TRAINING_LOSS, ACCURACY = "training_loss", "accuracy"
 
 
 def plan(at: Scale) -> Panels:
@@ -58,7 +55,7 @@ def plan(at: Scale) -> Panels:
         pairs = [name for name in arms if name != "AdamW"]
         searched = f"beta3={beta3s[0]:g} alpha=5"
         early_stopping = figure == "little-data"
-        gain = _gain(vit.title, pairs, early_stopping=early_stopping)
+        gain = median_gain(vit.title, pairs, early_stopping=early_stopping)
         found = yield Panel(
             vit.title,
             arms,
@@ -70,17 +67,11 @@ def plan(at: Scale) -> Panels:
                 *(Curves(metric) for metric in (TRAINING_LOSS, VALIDATION_LOSS, ACCURACY)),
             ],
             claims=[*_claims(figure, pairs), *([_harder(gain, gains)] if len(gains) == 2 else [])],
-            caption=f"{vit.base.steps:,} steps of {vit.base.batch:,} images, {_epochs(vit)}; beta3 = "
+            caption=f"{vit.base.steps:,} steps of {vit.base.batch:,} images, {epochs_in_words(vit)}; beta3 = "
             f"{beta3s[0]:g} and {beta3s[1]:g} for the paper's {BETA3S[0]:g} and {BETA3S[1]:g}.",
             figure=figure,
         )
-        gains.append(_as_found(gain, found))
-
-
-def _epochs(vit: Setting) -> str:
-    seen = epochs(vit)
-    once = " (no image is seen twice, so that training and test loss can hardly differ)" if seen <= 1 else ""
-    return f"{seen:.3g} epochs{once}"
+        gains.append(gain.as_found(found))
 
 
 def _claims(figure: str, pairs: Sequence[str]) -> Iterator[Claim]:
@@ -102,7 +93,7 @@ def _claims(figure: str, pairs: Sequence[str]) -> Iterator[Claim]:
         "little-data": "AdEMAMix brings no improvement: no pair has a test loss more than 0.01 below AdamW's",
     }
     yield Claim(text[figure], _as_in_the_paper(figure, pairs, lowest_ever if figure == "little-data" else last))
-    yield Claim("Top-1 accuracy carries the same message", _as_in_the_paper(figure, pairs, _error))
+    yield Claim("Top-1 accuracy carries the same message", _as_in_the_paper(figure, pairs, error))
 
 
 def _as_in_the_paper(figure: str, pairs: Iterable[str], measure: Callable[[str], Quantity]) -> Check:
@@ -115,11 +106,6 @@ def _as_in_the_paper(figure: str, pairs: Iterable[str], measure: Callable[[str],
     return as_low_as(adamw, overall("the lowest of all pairs", min, each), margin=0.01)
 
 
-def _error(arm: str) -> Quantity:
-    """Return the share of wrong answers at the end; infinite for a run that diverged."""
-    return Quantity(f"{arm}, top-1 error", lambda found: [abs(1 - right) for right in found.arms[arm].values(ACCURACY)])
-
-
 def _harder(gain: Quantity, earlier: Sequence[Quantity]) -> Claim:
     return Claim(
         "The less data for the model, the more difficult it is to outperform AdamW: the median pair gains less",
@@ -127,15 +113,3 @@ def _harder(gain: Quantity, earlier: Sequence[Quantity]) -> Claim:
         source="As the ratio between data and model capacity worsen (...), it becomes more and more difficult to find "
         "hyperparameters outperforming the baseline (acc_vit)",
     )
-
-
-def _gain(title: str, pairs: Sequence[str], *, early_stopping: bool) -> Quantity:
-    """Return the share of AdamW's test loss that the median pair saves."""
-    adamw, *losses = (lowest_ever(name) if early_stopping else last(name) for name in ["AdamW", *pairs])
-    median = overall("the median pair", statistics.median, losses)
-    return ratio(f"the gain with {title}", gap(adamw, median), adamw)
-
-
-def _as_found(quantity: Quantity, outcome: Outcome) -> Quantity:
-    """Return what a quantity of one panel was, for the claims of another."""
-    return Quantity(quantity.label, lambda _: quantity.values(outcome))

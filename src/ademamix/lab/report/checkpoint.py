@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ademamix.checkpoints.inspection import CORRECTION, MOMENTS, Group, Inspection, State
-from ademamix.lab.report.tables import in_rows, laid_out, wrapped
+from ademamix.output.tables import in_rows, laid_out, wrapped
 
 MOST_NAMES = 40  # below a picture
 

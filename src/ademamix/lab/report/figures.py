@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.typing import LineStyleType
 from numpy.typing import ArrayLike
 
-from ademamix.lab.runs.atomic import rewritten
+from ademamix.output.atomic import rewritten
 
 SOLID: LineStyleType = "-"
 DASHED: LineStyleType = (0, (4, 1.5))

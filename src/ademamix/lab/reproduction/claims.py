@@ -64,6 +64,10 @@ class Quantity:
     values: Callable[[Outcome], Sequence[float]]
     exact: bool = False
 
+    def as_found(self, found: Outcome) -> Quantity:
+        """Return what this was in the outcome of one panel, for the claims of another."""
+        return Quantity(self.label, lambda _: self.values(found))
+
 
 Operand = Quantity | str | float
 """A quantity, an arm's name for its last validation loss, or a number."""

@@ -19,15 +19,16 @@ from typing import Any
 import ademamix
 from ademamix.lab import tuning
 from ademamix.lab.config import Run
+from ademamix.lab.execution.laboratory import Lab
 from ademamix.lab.recipes import PAPER, RECIPES, Recipe, load
-from ademamix.lab.report import figures, tables
+from ademamix.lab.report import figures
 from ademamix.lab.reproduction.finished import FinishedPanel
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm, stopped_early
 from ademamix.lab.reproduction.panel import Panel, Plan
 from ademamix.lab.reproduction.scale import Scale
-from ademamix.lab.runs.atomic import write_atomically
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError, RunFolder
+from ademamix.output import tables
+from ademamix.output.atomic import write_atomically
 
 FIRST_RATES = 3
 """With how many learning rates a search begins, around that of the arm."""

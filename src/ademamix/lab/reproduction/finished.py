@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ademamix.lab.comparison.arms import Difference
-from ademamix.lab.report import tables
 from ademamix.lab.report.charts import Chart, jsonable, plain
 from ademamix.lab.report.kinds import Curves
 from ademamix.lab.report.losses import ending
 from ademamix.lab.reproduction.claims import OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome, TrainedArm
 from ademamix.lab.reproduction.panel import Panel, Table
+from ademamix.output import tables
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import Any
 
 from ademamix.lab import tuning
 from ademamix.lab.config import Run
+from ademamix.lab.execution.display import clock
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.timing import seconds_of, seconds_per_step
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction.engine import of_all_seeds, searched
 from ademamix.lab.reproduction.panel import Panel
 from ademamix.lab.reproduction.scale import Scale
 from ademamix.lab.runs.beginnings import Beginnings, Plan
-from ademamix.lab.runs.display import clock
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result
-from ademamix.lab.runs.timing import seconds_of, seconds_per_step
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,18 @@ from ademamix.hyperparameters import BETAS
 from ademamix.lab import tuning
 from ademamix.lab.comparison import defaults
 from ademamix.lab.comparison.defaults import WEIGHT_DECAY
-from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.config import GPT, Cosine, Optimizer, Run, Text, validation_interval
+from ademamix.lab.models import PRESETS
 from ademamix.lab.recipes import ScaleName
 from ademamix.lab.settings import changed as changed
 
 PAPER_STEPS = 256_000
 """T of the 110M and 330M models."""
 WARMUP = 3000
+VALIDATE_EVERY = 2000
+"""At paper scale."""
+BOTH = {"AdamW": "adamw", "AdEMAMix": "ademamix"}
+"""The two optimizers of most results, by the names of their arms."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,31 @@ class Setting:
     def with_base(self, title: str, **fields: Any) -> Setting:
         """Return a setting of another title whose runs differ in these fields."""
         return replace(self, title=title, base=changed(self.base, **fields))
+
+    def of_steps(self, title: str, steps: int, **fields: Any) -> Setting:
+        """Return a setting whose T at this scale is another, and which may differ in more.
+
+        The warm-up follows from T, and so does how often a run is validated.
+
+        >>> shorter = SCALES["laptop"].lm("110m").of_steps("Shorter", 1000)
+        >>> shorter.base.steps, shorter.base.schedule.warmup, shorter.base.validate_every
+        (1000, 10, 200)
+        """
+        interval = validation_interval(steps, self.base.batch)
+        return self.with_base(title, steps=steps, warmup=defaults.warmup(steps), validate_every=interval, **fields)
+
+    def lengths(self, steps: int) -> dict[str, int]:
+        """Return the fields of a run of one length in a study of several, of which T is only one.
+
+        A short run is validated more often, and its warm-up is a hundredth of it, but at least 20 steps; neither the
+        warm-up nor the time between validations is longer than that of T.
+
+        >>> SCALES["laptop"].lm("110m").lengths(1000)
+        {'steps': 1000, 'warmup': 20, 'validate_every': 200}
+        """
+        warmup = min(self.base.schedule.warmup, max(20, steps // 100))
+        interval = min(self.base.validate_every, validation_interval(steps, self.base.batch))
+        return {"steps": steps, "warmup": warmup, "validate_every": interval}
 
     def of_length(self, paper_steps: int) -> Setting:
         """Return the setting for a result whose runs have another length in the paper.
@@ -168,7 +197,7 @@ def _paper_lm(size: str, batch: int, clip: float, steps: int, tokens: int, lr: f
             batch=batch,
             clip=clip,
             autocast=True,
-            validate_every=2000,
+            validate_every=VALIDATE_EVERY,
         ),
         adamw=Optimizer(name="adamw", lr=lr, settings={**WEIGHT_DECAY, "betas": [0.9, 0.999]}),
         ademamix=Optimizer(name="ademamix", lr=ademamix_lr, settings={**WEIGHT_DECAY, **betas}),
@@ -192,12 +221,10 @@ LAPTOP = Setting(
     adamw=defaults.OPTIMIZERS["adamw"],
     ademamix=defaults.OPTIMIZERS["ademamix"],
 )
-LARGER = LAPTOP.with_base(
+LARGER = LAPTOP.of_steps(
     "0.17M parameters, 30 tokens for each",
+    10_000,
     model=GPT(kind="gpt", width=64, layers=3, heads=2, context=64),
-    schedule=Cosine(kind="cosine", warmup=defaults.warmup(10_000)),
-    steps=10_000,
-    validate_every=200,
 )
 """A model that is far from saturated at laptop scale. Recipes that need one share its runs."""
 SMOKE = LAPTOP.with_base(

@@ -10,13 +10,14 @@ from typing import Any, get_args
 
 from ademamix.lab.config import Run
 from ademamix.lab.data import DataError
+from ademamix.lab.execution.laboratory import Lab
 from ademamix.lab.recipes import ScaleName, load
-from ademamix.lab.report import page, tables
+from ademamix.lab.report import page
 from ademamix.lab.reproduction.claims import Verdict
 from ademamix.lab.reproduction.engine import fingerprint, of_all_seeds, reproduce
 from ademamix.lab.reproduction.scale import Scale
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import RunError
+from ademamix.output import tables
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

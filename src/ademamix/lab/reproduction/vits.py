@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ademamix.lab.config import Cosine, Images, Model, Optimizer, Run, ViT
-from ademamix.lab.presets import PRESETS
+from ademamix.lab.models import PRESETS
 from ademamix.lab.probes import TrainingLoss
 from ademamix.lab.recipes import ScaleName
-from ademamix.lab.reproduction.scale import Setting
+from ademamix.lab.reproduction.claims import Quantity, gap, last, lowest_ever, overall, ratio
+from ademamix.lab.reproduction.scale import VALIDATE_EVERY, Setting
 
 PAPER_STEPS, PAPER_WARMUP = 100_000, 10_000
 WEIGHT_DECAYS = (0.03, 0.1, 0.3)
@@ -22,6 +24,8 @@ IMAGES = {
     "hub:ILSVRC/imagenet-1k": 1_300_000,
 }
 """How many there are for training, by their source."""
+TRAINING_LOSS, ACCURACY = "training_loss", "accuracy"
+"""What is recorded beside the test loss."""
 FEW = 1000
 """So few that all models overfit within the 32 epochs of the laptop runs: the test loss is lowest after 8 to 30."""
 EVERY_SECOND_EPOCH = 2 * FEW // 16
@@ -48,6 +52,25 @@ def epochs(vit: Setting) -> float:
     return run.steps * run.batch / (images or IMAGES[run.data.source])
 
 
+def epochs_in_words(vit: Setting) -> str:
+    """Say how many times a run sees its training images."""
+    seen = epochs(vit)
+    once = " (no image is seen twice, so that training and test loss can hardly differ)" if seen <= 1 else ""
+    return f"{seen:.3g} epochs{once}"
+
+
+def error(arm: str) -> Quantity:
+    """Return the share of wrong answers at the end; infinite for a run that diverged."""
+    return Quantity(f"{arm}, top-1 error", lambda found: [abs(1 - right) for right in found.arms[arm].values(ACCURACY)])
+
+
+def median_gain(title: str, pairs: Sequence[str], *, early_stopping: bool) -> Quantity:
+    """Return the share of AdamW's test loss that the median pair saves."""
+    adamw, *losses = (lowest_ever(name) if early_stopping else last(name) for name in ["AdamW", *pairs])
+    median = overall("the median pair", statistics.median, losses)
+    return ratio(f"the gain with {title}", gap(adamw, median), adamw)
+
+
 def _paper() -> list[Setting]:
     many, fewer = (
         Images(kind="images", source=f"hub:{name}") for name in ("timm/imagenet-w21-p", "ILSVRC/imagenet-1k")
@@ -61,7 +84,7 @@ def _paper() -> list[Setting]:
         {"lr": lr, "settings": {"betas": [0.9, 0.999], "weight_decay": decay}}
         for lr, decay in zip((3e-3, 1e-3, 5e-3), WEIGHT_DECAYS, strict=True)
     ]
-    lengths = {"steps": PAPER_STEPS, "warmup": PAPER_WARMUP, "validate_every": 2000, "examples": 50_000}
+    lengths = {"steps": PAPER_STEPS, "warmup": PAPER_WARMUP, "validate_every": VALIDATE_EVERY, "examples": 50_000}
     return _settings(sized, starts, **lengths, batch=4096, autocast=True)
 
 

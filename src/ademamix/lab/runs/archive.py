@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ademamix.lab.config import ConfigError, Run, read
 from ademamix.lab.runs import environment
-from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.record import Result, RunError, RunFolder
+from ademamix.output.atomic import write_atomically
 
 LEFT_OUT = {"step", "lr", "gradient_norm"}
 
@@ -46,16 +46,24 @@ class Archive:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record) + "\n")
 
-    def restore(self, runs: Iterable[Run], root: Path, current: environment.CurrentData | None) -> None:
-        """Lay the folders of those runs in `root` that have a record and are not finished there.
+    def restore(
+        self, runs: Mapping[str, Run], root: Path, current: environment.CurrentData | None
+    ) -> dict[str, Result]:
+        """Return the results of those runs that are finished, by name; some are so by their records.
 
-        Records of runs on data that is another by now are passed over; if `current` is None, they are not.
+        The folders of these are laid in `root`. Records of runs on data that is another by now are passed over; if
+        `current` is None, they are not.
         """
-        for run in runs:
+        results = {}
+        for name, run in runs.items():
             folder = RunFolder(root, run)
-            record = None if folder.result() else self._read(run)
+            result = folder.result()
+            record = self._read(run) if result is None else None
             if record and (current is None or current.may_be(run.data, record["environment"]["data"])):
-                _lay(folder, record)
+                result = _lay(folder, record)
+            if result is not None:
+                results[name] = result
+        return results
 
     def _path(self, run: Run) -> Path:
         return self.folder / f"{run.key}.json"
@@ -76,20 +84,22 @@ class Archive:
         return record
 
 
-def _lay(folder: RunFolder, record: dict[str, Any]) -> None:
+def _lay(folder: RunFolder, record: dict[str, Any]) -> Result:
     rows: dict[int, dict[str, Any]] = {}
     for name, by_step in record["metrics"].items():
         for step, value in by_step.items():
             rows.setdefault(step, {"step": step})[name] = value
     with folder.locked():
-        if folder.result() is not None:  # the process that held the folder has finished the run
-            return
+        if (result := folder.result()) is not None:  # the process that held the folder has finished the run
+            return result
         folder.write_json(environment.FILE, record["environment"])
         folder.keep_metrics_until(-1)
         with folder.open_metrics() as append:
             for step in sorted(rows):
                 append(rows[step])
-        folder.write_result(Result(**_with_nan(record["result"])))
+        result = Result(**_with_nan(record["result"]))
+        folder.write_result(result)
+    return result
 
 
 def _column(by_step: Mapping[int, float | None]) -> dict[str, Any]:

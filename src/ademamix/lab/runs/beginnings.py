@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,13 +122,17 @@ class Beginnings:
 
 
 class Plan:
-    """Which of several unfinished runs leave a beginning to the others, and which wait for one."""
+    """Which of several unfinished runs leave a beginning to the others, and which wait for one.
+
+    Of runs that begin alike, the one that leaves the common path last goes first, wherever it stands among `runs`.
+    """
 
     def __init__(self, runs: Mapping[str, Run], kept: Beginnings) -> None:
         self._runs, self._kept = runs, kept
-        self._order = {name: place for place, name in enumerate(runs)}
-        self._keys: dict[tuple[str, int], str] = {}
         self._wanted = {name: {step: key(run, step) for step in fork_steps(run)} for name, run in runs.items()}
+        self._order = {name: place for place, name in enumerate(sorted(runs, key=self._forks, reverse=True))}
+        self._begins = {name: self._kept_steps(name) for name in runs}
+        self._keys: dict[tuple[str, int], str] = {}
 
     def to_keep(self, name: str) -> list[int]:
         """Return after which steps a run is to keep its state, since others begin in the same way."""
@@ -150,10 +155,12 @@ class Plan:
         (0, 5000)
         """
         before = [other for other in self._runs if self._order[other] < self._order[name]]
-        for step, wanted_key in self._wanted[name].items():
-            if self._kept.has(self._runs[name], step) or any(self._leaves(each, step, wanted_key) for each in before):
-                return step
-        return 0
+        left = (
+            step
+            for step, wanted_key in self._wanted[name].items()
+            if any(self._leaves(other, step, wanted_key) for other in before)
+        )
+        return max(self._begins[name], next(left, 0))
 
     def waits(self, name: str, unfinished: Collection[str]) -> bool:
         """Tell whether a run that comes before this one will leave it a beginning, but has not yet.
@@ -172,8 +179,16 @@ class Plan:
                 return True
         return False
 
+    def _forks(self, name: str) -> list[float]:
+        """Return after which steps a run may leave a path, the first first, and that it stays on the last one."""
+        return [*sorted(self._wanted[name]), math.inf]
+
+    def _kept_steps(self, name: str) -> int:
+        """Return how many first steps of a run are kept."""
+        return next((step for step in self._wanted[name] if self._kept.has(self._runs[name], step)), 0)
+
     def _leaves(self, name: str, step: int, wanted_key: str) -> bool:
-        if step >= self._runs[name].steps:
+        if not self._begins[name] < step < self._runs[name].steps:
             return False
         if (name, step) not in self._keys:  # asked for again and again while runs are in progress
             self._keys[name, step] = key(self._runs[name], step)

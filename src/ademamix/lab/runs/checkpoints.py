@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ademamix.lab.runs.atomic import PART, to_disk, whole_or_not_at_all
+from ademamix.output.atomic import PART, to_disk, whole_or_not_at_all
 
 if TYPE_CHECKING:  # it takes a second to import, and is not needed to see whether there is a checkpoint
     import torch

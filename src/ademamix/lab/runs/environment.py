@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import ademamix
-from ademamix.lab import data, process_group
+from ademamix.lab import data
 from ademamix.lab.config import Data
 from ademamix.lab.data.hub import is_of_the_hub
+from ademamix.lab.distribution import process_group
 from ademamix.lab.runs.machine import processor
 from ademamix.lab.runs.record import RunError, RunFolder
 

@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 
 from ademamix.lab.config import ConfigError, Optimizer, Phase, Run, Text
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.report import tables
 from ademamix.lab.runs.record import RunError, RunFolder, open_folder
+from ademamix.output import tables
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 AGES = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}

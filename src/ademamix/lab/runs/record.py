@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from ademamix.checkpoints.errors import disk_error
 from ademamix.lab.config import Run, read
 from ademamix.lab.runs import checkpoints
-from ademamix.lab.runs.atomic import PART, to_disk, write_atomically
+from ademamix.output.atomic import PART, to_disk, write_atomically
 
 if TYPE_CHECKING:  # it takes a second to import, and is not needed to read a result
     import torch

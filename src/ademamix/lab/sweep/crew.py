@@ -22,13 +22,13 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution.display import Display
+from ademamix.lab.execution.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options, Progress
+from ademamix.lab.execution.runner import Status, run_all
 from ademamix.lab.runs import environment
-from ademamix.lab.runs.display import Display
-from ademamix.lab.runs.execution import Options, Progress
-from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
-from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError, RunFolder
-from ademamix.lab.runs.runner import Status, run_all
 from ademamix.lab.settings import changed
 from ademamix.lab.sweep.space import described
 from ademamix.lab.sweep.study import SURPLUS, Book, storage_explained

@@ -13,10 +13,10 @@ import optuna
 
 import ademamix
 from ademamix.lab.optimizers import OPTIMIZERS
-from ademamix.lab.report import tables
-from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.sweep.space import Between, Dimension, described, is_number, spelled
 from ademamix.lab.sweep.study import Book, Outcome, Trial
+from ademamix.output import tables
+from ademamix.output.atomic import write_atomically
 
 if TYPE_CHECKING:
     from ademamix.lab.report.charts import Bars, Lines

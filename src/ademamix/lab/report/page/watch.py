@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ademamix.lab.execution.interrupt import asked_to_stop
 from ademamix.lab.report.page.layout import html
 from ademamix.lab.report.page.sources import Source
-from ademamix.lab.runs.atomic import write_atomically
-from ademamix.lab.runs.interrupt import asked_to_stop
+from ademamix.output.atomic import write_atomically
 
 SECONDS = 5
 """Between two looks at the source, and between two reloads of the page."""

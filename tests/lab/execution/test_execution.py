@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from ademamix.lab.config import Optimizer
-from ademamix.lab.runs import runner, worker
-from ademamix.lab.runs.execution import Options, devices_of, processes_on
-from ademamix.lab.runs.interrupt import Interrupted
-from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.execution import runner, worker
+from ademamix.lab.execution.interrupt import Interrupted
+from ademamix.lab.execution.laboratory import Lab
+from ademamix.lab.execution.options import Options, devices_of, processes_on
+from ademamix.lab.execution.runner import run_all
 from ademamix.lab.runs.record import RunError, RunFolder
-from ademamix.lab.runs.runner import run_all
 from lab_runs import TINY, changed
 from lab_text import finish, in_process
 
@@ -127,9 +127,9 @@ def test_names_in_any_script_do_not_depend_on_the_locale(tmp_path: Path) -> None
         import sys
         from pathlib import Path
         from ademamix.lab.config import Run, Text, read
-        from ademamix.lab.runs.execution import Options
+        from ademamix.lab.execution.options import Options
         from ademamix.lab.runs.record import RunError, RunFolder, open_folder
-        from ademamix.lab.runs.runner import run_all
+        from ademamix.lab.execution.runner import run_all
 
         out, source = Path(sys.argv[2]), Text(kind="text", source="\\u672c\\u6587")
         run = read(Run, sys.argv[1]).model_copy(update={"data": source})

@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from ademamix.lab.runs import display
-from ademamix.lab.runs.display import Display, total
-from ademamix.lab.runs.execution import Progress
+from ademamix.lab.execution import display
+from ademamix.lab.execution.display import Display, total
+from ademamix.lab.execution.options import Progress
+from ademamix.lab.execution.runner import Status
 from ademamix.lab.runs.record import Result
-from ademamix.lab.runs.runner import Status
 from lab_runs import TINY, changed
 
 LONG = changed(TINY, steps=10_000)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ademamix.lab.process_group import Group
+from ademamix.lab.distribution.process_group import Group
 
 
 class WholeBatchDropout(TorchDispatchMode):

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ademamix.lab.runs.execution import Progress
-from ademamix.lab.runs.runner import Status
+from ademamix.lab.execution.options import Progress
+from ademamix.lab.execution.runner import Status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,7 +23,7 @@ BAR = 12  # columns
 
 
 class Display:
-    """Shows the runs of :func:`ademamix.lab.runs.runner.run_all`, `processes` at a time; written to stderr."""
+    """Shows the runs of :func:`ademamix.lab.execution.runner.run_all`, `processes` at a time; written to stderr."""
 
     def __init__(self, title: str, processes: int = 1) -> None:
         from rich.live import Live
@@ -132,7 +132,7 @@ def describe(status: Status) -> str:
     """Say how far a run is, in a few words.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
-    >>> from ademamix.lab.runs.execution import Progress
+    >>> from ademamix.lab.execution.options import Progress
     >>> progress = Progress(step=9_200, loss=2.5, validation_loss=2.6, steps_a_second=10.0, seconds_left=90.0)
     >>> describe(Status(DEFAULT, progress))
     'loss 2.500, validation 2.600, 10 steps/s, 1:30 left'
@@ -165,7 +165,7 @@ def total(statuses: Mapping[str, Status], processes: int) -> str:
     A run that has not begun is assumed to be as fast as those that have.
 
     >>> from ademamix.lab.comparison.defaults import DEFAULT
-    >>> from ademamix.lab.runs.execution import Progress
+    >>> from ademamix.lab.execution.options import Progress
     >>> half = Progress(step=10_000, loss=2.5, validation_loss=2.6, steps_a_second=60.0, seconds_left=100.0)
     >>> runs = {"AdamW": Status(DEFAULT, half), "AdEMAMix": Status(DEFAULT, half), "Lion": Status(DEFAULT)}
     >>> total(runs, processes=2)

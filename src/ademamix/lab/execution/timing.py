@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ademamix.lab.config import VALIDATION_COST, ConfigError, Cosine, Run
 from ademamix.lab.data.hub import is_of_the_hub
-from ademamix.lab.runs.laboratory import Lab
+from ademamix.lab.execution.laboratory import Lab
 from ademamix.lab.runs.record import RunFolder
 
 PROBE_STEPS = 100

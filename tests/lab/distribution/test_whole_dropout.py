@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ademamix.lab.process_group import Group
-from ademamix.lab.whole_dropout import WholeBatchDropout
+from ademamix.lab.distribution.process_group import Group
+from ademamix.lab.distribution.whole_dropout import WholeBatchDropout
 
 EXAMPLES, SHARE = 8, 0.25
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution import notices
+from ademamix.lab.execution.options import Options, Progress
+from ademamix.lab.execution.runner import Status
 from ademamix.lab.optimizers import transitions
-from ademamix.lab.runs import beginnings, environment, notices
-from ademamix.lab.runs.execution import Options, Progress
+from ademamix.lab.runs import beginnings, environment
 from ademamix.lab.runs.record import Result, RunError, RunFolder
-from ademamix.lab.runs.runner import Status
 from ademamix.lab.train import MISTAKES, Broken, train
 
 

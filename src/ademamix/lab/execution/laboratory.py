@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ademamix.lab import process_group
 from ademamix.lab.config import Run
+from ademamix.lab.distribution import process_group
+from ademamix.lab.execution.carriers import Carrier
+from ademamix.lab.execution.display import Display
+from ademamix.lab.execution.options import Options
+from ademamix.lab.execution.runner import LOCAL, Status, kept_results, run_all
 from ademamix.lab.runs.archive import Archive
-from ademamix.lab.runs.carriers import Carrier
-from ademamix.lab.runs.display import Display
 from ademamix.lab.runs.environment import CurrentData
-from ademamix.lab.runs.execution import Options
 from ademamix.lab.runs.record import Result, RunError, RunFolder
-from ademamix.lab.runs.runner import LOCAL, Status, kept_results, run_all
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Lab:
 
     def kept(self, runs: Mapping[str, Run]) -> dict[str, Result]:
         """Return the results of those runs that are finished, by name."""
-        if self.archive is not None:
-            current = CurrentData(self.options.data) if self.trains else None
-            self.archive.restore(runs.values(), self.options.runs, current)
-        return kept_results(runs, self.options)
+        if self.archive is None:
+            return kept_results(runs, self.options)
+        current = CurrentData(self.options.data) if self.trains else None
+        return self.archive.restore(runs, self.options.runs, current)
 
     def carry_out(
         self,
@@ -68,7 +68,9 @@ class Lab:
         with Display(title, at_once) as display:
             watch = self._archiving(runs, display)
             if process_group.current().count > 1:
-                from ademamix.lab.runs.in_turn import run_in_turn  # imports torch: showing results does not wait for it
+                from ademamix.lab.execution.in_turn import (
+                    run_in_turn,  # imports torch: showing results does not wait for it
+                )
 
                 return run_in_turn(runs, self.options, kept=kept, watch=watch, keep_going=keep_going)
             return run_all(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ademamix.lab.runs.interrupt import asked_to_stop
+from ademamix.lab.execution.interrupt import asked_to_stop
 
 
 class _ClosedPipe(io.StringIO):

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ademamix.lab.config import Run
+from ademamix.lab.execution.carriers import Carrier, Events, Worker
+from ademamix.lab.execution.interrupt import Interrupted, asked_to_stop
+from ademamix.lab.execution.local_processes import LocalProcesses
+from ademamix.lab.execution.options import Options, Progress
 from ademamix.lab.runs import beginnings, environment
-from ademamix.lab.runs.carriers import Carrier, Events, Worker
-from ademamix.lab.runs.execution import Options, Progress
-from ademamix.lab.runs.interrupt import Interrupted, asked_to_stop
-from ademamix.lab.runs.local_processes import LocalProcesses
 from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 REFRESH = 0.5  # seconds

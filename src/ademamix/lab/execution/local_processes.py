@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs import worker
-from ademamix.lab.runs.carriers import Event, Events
-from ademamix.lab.runs.execution import Options, devices_of, processes_on
-from ademamix.lab.runs.interrupt import EXIT_CODE
+from ademamix.lab.execution import worker
+from ademamix.lab.execution.carriers import Event, Events
+from ademamix.lab.execution.interrupt import EXIT_CODE
+from ademamix.lab.execution.options import Options, devices_of, processes_on
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sys
 def test_leaving_flushes_and_does_not_end_the_interpreter() -> None:
     code = """
         import atexit
-        from ademamix.lab import process_group
+        from ademamix.lab.distribution import process_group
 
         atexit.register(print, "the end of the interpreter")
         print("written", end="")

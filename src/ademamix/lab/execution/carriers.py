@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs.execution import Options
+from ademamix.lab.execution.options import Options
 
 
 class Worker(Protocol):

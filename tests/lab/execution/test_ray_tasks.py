@@ -20,12 +20,12 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from ademamix.lab.runs import ray_tasks
-from ademamix.lab.runs.carriers import Event, Events, Worker
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.interrupt import EXIT_CODE
+from ademamix.lab.execution import ray_tasks
+from ademamix.lab.execution.carriers import Event, Events, Worker
+from ademamix.lab.execution.interrupt import EXIT_CODE
+from ademamix.lab.execution.options import Options
+from ademamix.lab.execution.runner import Status, run_all
 from ademamix.lab.runs.record import RunError, RunFolder
-from ademamix.lab.runs.runner import Status, run_all
 from lab_runs import SMALL, TINY, changed, in_training, outcome
 from lab_text import PATIENCE
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ademamix.lab.config import Run
-from ademamix.lab.runs.carriers import ENDS, Event, Events
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.interrupt import asked_to_stop
-from ademamix.lab.runs.local_processes import LocalProcesses
+from ademamix.lab.execution.carriers import ENDS, Event, Events
+from ademamix.lab.execution.interrupt import asked_to_stop
+from ademamix.lab.execution.local_processes import LocalProcesses
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.record import RunError, RunFolder
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from typing import Any
 
 from ademamix.lab.config import ConfigError, Run, read
 from ademamix.lab.data import DataError
-from ademamix.lab.runs import notices
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.interrupt import EXIT_CODE, Interrupted
+from ademamix.lab.execution import notices
+from ademamix.lab.execution.interrupt import EXIT_CODE, Interrupted
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.record import RunError
 
 START = """\
 import sys
 sys.path = [folder for folder in sys.path if folder]
-from ademamix.lab.runs.worker import begin
+from ademamix.lab.execution.worker import begin
 begin(sys.argv[1])
 """
 """Without the working directory, whose tokenize.py or random.py would be taken for Python's own. From version 3.11 on,

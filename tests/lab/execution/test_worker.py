@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ademamix.lab.runs import worker
-from ademamix.lab.runs.execution import Options
-from ademamix.lab.runs.interrupt import EXIT_CODE
+from ademamix.lab.execution import worker
+from ademamix.lab.execution.interrupt import EXIT_CODE
+from ademamix.lab.execution.options import Options
 from ademamix.lab.runs.record import RunFolder
 from lab_runs import TINY
 from lab_text import PATIENCE

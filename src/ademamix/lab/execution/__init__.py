@@ -1,0 +1,1 @@
+"""Carrying out runs: by whom, in which order, and what is shown of it meanwhile."""
