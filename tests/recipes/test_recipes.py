@@ -148,7 +148,7 @@ class TestCommand:
         assert "--out DIR" in message
         assert message.count("\n") == 1
 
-    @pytest.mark.parametrize("missing", ["matplotlib", "torch"])
+    @pytest.mark.parametrize("missing", ["matplotlib", "numpy", "torch"])
     def test_package_that_is_missing(self, missing: str, tmp_path: Path) -> None:
         command = [sys.executable, "-c", WITHOUT, missing, "reproduce", "toy-rosenbrock", "--out", str(tmp_path)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
