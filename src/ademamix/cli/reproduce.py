@@ -121,7 +121,8 @@ def _run(options: argparse.Namespace) -> int:
         from ademamix.lab.reproduction import engine, several
         from ademamix.lab.reproduction.scale import SCALES
 
-        at, names = SCALES[options.scale], _chosen(options)
+        at = SCALES[options.scale]
+        names = _chosen(options, at)
         for name in names:
             writable_folder(several.folder_of(name, at.name, options.out))
         lab = _lab(options)
@@ -141,7 +142,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(options: argparse.Namespace) -> list[str]:
+def _chosen(options: argparse.Namespace, at: Scale) -> list[str]:
     from ademamix.lab.reproduction.several import is_up_to_date
 
     for name in options.recipes:
@@ -150,7 +151,7 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     names = list(dict.fromkeys(chosen))
     if not options.changed:
         return names
-    return [name for name in names if not is_up_to_date(name, options.scale, options.out)]
+    return [name for name in names if not is_up_to_date(name, at, options.out)]
 
 
 def _check(name: str) -> None:

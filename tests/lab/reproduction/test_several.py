@@ -13,8 +13,8 @@ from ademamix.cli import main
 from ademamix.lab import tuning
 from ademamix.lab.config import Run
 from ademamix.lab.recipes import load
+from ademamix.lab.reproduction import engine, several
 from ademamix.lab.reproduction import forecast as forecast_module
-from ademamix.lab.reproduction import several
 from ademamix.lab.reproduction.forecast import forecast
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs.execution import Options
@@ -103,17 +103,45 @@ def test_a_recipe_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_changed_verdicts_are_told_and_changed_recipes_found(tmp_path: Path) -> None:
     lab = LabHere(Options(tmp_path))
     list(several.reproduce_several(["ema-weights", "nested-emas"], SMOKE, tmp_path, lab))
-    assert several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert several.is_up_to_date("ema-weights", SMOKE, tmp_path)
     file = several.folder_of("ema-weights", "smoke", tmp_path) / "verdict.json"
     found = json.loads(file.read_text())
     first = found["panels"][0]["claims"][0]
     first["verdict"], now = "does not hold here", first["verdict"]
     file.write_text(json.dumps({**found, "plan": "another"}))
-    assert not several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert not several.is_up_to_date("ema-weights", SMOKE, tmp_path)
     *_, last = several.reproduce_several(["ema-weights", "nested-emas"], SMOKE, tmp_path, lab)
     assert f"Changed, ema-weights: {first['claim']}: does not hold here before, now {now}." in " ".join(last.split())
     file.write_text("{")
-    assert not several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert not several.is_up_to_date("ema-weights", SMOKE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("toy-two-emas", ["steep_and_flat.py", "toy_two_emas.py"]),
+        ("toy-rosenbrock", ["rosenbrock.py"]),
+        ("sensitivity-clip-beta1", ["outcome.py", "defaults.py", "arms.py", "tuning.py"]),
+        ("forgetting-evolution", ["forgetting_evolution.py", "forgetting.py"]),
+        ("single-ema-resume", ["single_ema.py", "switch_from_adamw.py", "switch_schedules.py"]),
+    ],
+)
+def test_a_recipe_changes_with_all_that_decides_it(
+    name: str, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = load(name)
+    assert set(files) <= {path.name for path in engine.sources(plan)}
+    assert "lion.py" not in {path.name for path in engine.sources(plan)}
+    before = engine.fingerprint(plan, SMOKE)
+    engine.fingerprint.cache_clear()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == files[-1]))
+    assert engine.fingerprint(plan, SMOKE) != before
+
+
+def test_a_recipe_changes_with_its_runs() -> None:
+    plans = [engine.fingerprint(load("third-ema"), replace(SMOKE, seeds=seeds)) for seeds in ((1,), (1, 2))]
+    assert len(set(plans)) == 2
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,11 @@ stopped continues from there.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
 import hashlib
+import importlib
 import inspect
 import json
 import sys
@@ -31,6 +35,13 @@ from ademamix.lab.runs.record import Result, RunError, RunFolder
 
 FIRST_RATES = 3
 """With how many learning rates a search begins, around that of the arm."""
+DECIDING = (
+    "ademamix.lab.recipes.formulas",
+    "ademamix.lab.reproduction",
+    "ademamix.lab.comparison",
+    "ademamix.lab.tuning",
+)
+"""Packages and modules that all claims depend on, beside the runs that a recipe asks for."""
 
 
 def reproduce(name: str, at: Scale, folder: Path, lab: Lab) -> Iterator[str]:
@@ -106,7 +117,7 @@ class Reproduction:
             "labels": list(self.recipe.labels),
             "source": self.recipe.source,
             "ademamix": ademamix.__version__,
-            "plan": fingerprint(plan),
+            "plan": fingerprint(plan, self.at),
             "complete": complete,
         }
         contents = {
@@ -202,13 +213,43 @@ def _train(title: str, arms: Mapping[str, Run], at: Scale, lab: Lab) -> Outcome:
     return Outcome(trained, at.seeds)
 
 
-def fingerprint(plan: Plan) -> str:
-    """Return a hash of the sources that decide a plan and its claims: its module, and those of ours that it uses."""
-    ours = ("ademamix.lab.recipes.", "ademamix.lab.reproduction.")
-    module = sys.modules[plan.__module__]
-    used = {getattr(value, "__module__", None) or "" for value in vars(module).values()} | {plan.__module__}
-    sources = [inspect.getsource(sys.modules[name]) for name in sorted(used) if name.startswith(ours)]
-    return hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
+@functools.cache
+def fingerprint(plan: Plan, at: Scale) -> str:
+    """Return a hash of what decides the claims of a plan: the runs that it asks for, and the sources behind them."""
+    runs = [[at.name, at.rounds, *at.seeds], *(_asked_for(panel, at) for panel in _panels_ahead(plan, at))]
+    digest = hashlib.sha256(json.dumps(runs).encode())
+    for path in sources(plan):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def sources(plan: Plan) -> list[Path]:
+    """Return the files that decide claims: of the recipe and of those that it imports, and all of `DECIDING`."""
+    modules = [plan.__module__]
+    for name in modules:  # which grows
+        nodes = ast.walk(ast.parse(_file(name).read_text(encoding="utf-8")))
+        named = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        imported = sorted(each for each in named if each.startswith("ademamix.lab.recipes."))
+        modules += [each for each in imported if each not in modules and not each.startswith(DECIDING)]
+    files = [*map(_file, modules), *map(_file, DECIDING)]
+    return [
+        part for file in files for part in (sorted(file.parent.glob("*.py")) if file.stem == "__init__" else [file])
+    ]
+
+
+def _file(module: str) -> Path:
+    return Path(importlib.import_module(module).__file__ or "")
+
+
+def _asked_for(panel: Panel, at: Scale) -> list[Any]:
+    keys = sorted(run.key for run in of_all_seeds(panel.arms, at.seeds).values())
+    return [keys, sorted(panel.tune), sorted(panel.follow.items()), panel.early_stopping]
+
+
+def _panels_ahead(plan: Plan, at: Scale) -> Iterator[Panel]:
+    """Yield the panels of a plan up to one that waits for the outcome of another."""
+    with contextlib.suppress(AttributeError):  # of None, which it gets in place of an outcome
+        yield from plan(at)
 
 
 def _prose(plan: Plan) -> str:
