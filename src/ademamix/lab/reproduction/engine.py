@@ -58,7 +58,8 @@ def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]
         arms, searched, found = _search(panel, reproduction.at, lab)
         if found:
             yield found
-        outcome = replace(_train(panel.title, arms, reproduction.at, lab), measured=reproduction.measured(panel, lab))
+        trained = panel.judged(_train(panel.title, arms, reproduction.at, lab))
+        outcome = replace(trained, measured=reproduction.measured(panel, lab))
         warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
         reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
         reproduction.write(plan, complete=False)  # before the plan thinks about the next one

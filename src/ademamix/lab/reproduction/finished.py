@@ -17,6 +17,7 @@ from ademamix.lab.report.losses import ending
 from ademamix.lab.reproduction.claims import OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome, TrainedArm
 from ademamix.lab.reproduction.panel import Panel, Table
+from ademamix.lab.runs.record import Result
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _tabulated(panel: Panel, outcome: Outcome) -> list[Table]:
 def arms_table(panel: Panel, outcome: Outcome) -> Table:
     """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed.
 
-    A seed on which an arm ends above where the baseline was after a tenth of the steps has broken down there.
+    The cells of seeds say where a run diverged or broke down.
     """
     baselines = {name: outcome.arms[panel.baseline_of(name)] for name in outcome.arms}
     same = len({baseline.name for baseline in baselines.values()}) == 1
@@ -126,11 +127,17 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
         settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
         words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
         rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])
-        by_seed = zip(arm.losses, baseline.early_losses, strict=True)
-        rows[-1] += [f"{ending(loss)}{' (broke down)' if early < loss < math.inf else ''}" for loss, early in by_seed]
+        by_seed = zip(arm.results, outcome.broke_down(arm.name), strict=True)
+        rows[-1] += [_end(result, broke_down=broke) for result, broke in by_seed]
         rows[-1] += [_mean(arm.values(metric)) for metric in metrics]
     header += [*(f"seed {seed}" for seed in outcome.seeds), *(metric.replace("_", " ") for metric in metrics)]
     return Table(header, rows, "Validation loss at the end")
+
+
+def _end(result: Result, *, broke_down: bool) -> str:
+    if result.diverged:
+        return f"diverged at step {result.steps:,}"
+    return ending(result.validation_loss) + (" (broke down)" if broke_down else "")
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,12 @@ class Outcome:
     seeds: tuple[int, ...]
     measured: Any = None
     """What the panel had to measure, beside its runs."""
+    broken: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """On which seeds each arm broke down."""
+
+    def broke_down(self, arm: str) -> Sequence[bool]:
+        """Tell for each seed whether an arm broke down, that is, ended above where its baseline was early."""
+        return self.broken.get(arm, [False] * len(self.seeds))
 
     def lowest(self, names: Iterable[str] = ()) -> TrainedArm:
         """Return the arm with the lowest mean loss, of some or of all."""
