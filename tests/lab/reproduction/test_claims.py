@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import (
     FAILS,
     HOLDS,
@@ -256,6 +257,13 @@ def test_an_arm_that_never_recovers_breaks_down(tmp_path: Path) -> None:
     assert marked["spoilt"] == ["2.5000 (broke down)"] * 2
     assert marked["fine"] == ["1.5000"] * 2
     assert marked["gone"] == ["diverged at step 100"] * 2
+
+
+def test_a_metric_that_two_charts_show_has_one_column() -> None:
+    panel = Panel("Twice", show=[Curves("norm"), Curves("norm"), Curves("angle")])
+    header = arms_table(panel, outcome(a=[1.0], b=[2.0])).header
+    assert list(header[-2:]) == ["norm", "angle"]
+    assert len(header) == len(set(header))
 
 
 def test_an_arm_that_overfits_has_not_broken_down(tmp_path: Path) -> None:

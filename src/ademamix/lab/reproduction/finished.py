@@ -116,7 +116,8 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
     baselines = {name: outcome.arms[panel.baseline_of(name)] for name in outcome.arms}
     same = len({baseline.name for baseline in baselines.values()}) == 1
     elsewhere = {VALIDATION_LOSS, *panel.scores}
-    metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric not in elsewhere]
+    curves = [show.metric for show in panel.show if isinstance(show, Curves)]
+    metrics = [metric for metric in dict.fromkeys(curves) if metric not in elsewhere]
     shared = _shared_settings(outcome)
     several = len(outcome.seeds) > 1
     measure = f"to {next(iter(baselines.values())).name}" if same else "to its baseline"
