@@ -28,6 +28,8 @@ NOT_SO_HERE = {
     ],
 }
 """What does not hold, of the recipes that need no training; all else that they claim does."""
+DISTINCT_TITLES = ("constant-lr", "forgetting", "forgetting-constant-lr")
+"""Charts of one metric that only their titles tell apart."""
 
 
 @pytest.mark.filterwarnings("ignore:beta3 = .* remembers about")  # some sweeps go too far, as the paper's do
@@ -45,6 +47,8 @@ def test_recipe_at_smoke_scale(name: str, tmp_path: Path, lab: Lab) -> None:
     panels = json.loads((tmp_path / "panels.json").read_text())["panels"]
     assert [panel["claims"] for panel in panels] == [panel["claims"] for panel in verdict["panels"]]
     assert all(panel["claims"] and panel["charts"] and panel["tables"] for panel in panels)
+    titles = [chart["title"].partition(") ")[2] or chart["title"] for panel in panels for chart in panel["charts"]]
+    assert name not in DISTINCT_TITLES or len(set(titles)) == len(titles)
     _check_figures(tmp_path, name, {panel["figure"] for panel in panels})
     report = (tmp_path / "report.md").read_text()
     assert report.startswith(f"# {name}\n")

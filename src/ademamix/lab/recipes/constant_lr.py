@@ -37,10 +37,13 @@ def plan(at: Scale) -> Panels:
         arms,
         show=[
             *(
-                Curves(arms=[_name(method, *end) for end in ends if end[1] == decay for method in METHODS])
+                Curves(
+                    arms=[_name(method, *end) for end in ends if end[1] == decay for method in METHODS],
+                    about=f"{decay // 1000}k steps of decay",
+                )
                 for decay in DECAYS
             ),
-            Gap([(first, other) for other in others]),
+            Gap([(first, other) for other in others], about="AdamW over AdEMAMix"),
         ],
         claims=list(_claims(lm, ends)),
         caption=f"Warm-up, constant learning rate, linear decay to 0. alpha and beta3 rise over {lm.steps(500_000):,} "
