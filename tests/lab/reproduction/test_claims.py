@@ -224,6 +224,7 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
     assert lowest_ever("a", "norm").values(found) == [5.0, INF]
     assert largest_rise("a", "norm").values(found) == [2.0, INF]
+    assert largest_rise("a", "norm", between=(20, 30)).values(found) == [0.0, INF]
     assert math.isnan(largest_rise("a", "unknown").values(found)[0])
     assert roughness("a", "norm").values(found) == [1.5, INF]
     assert smoothed("a", 20, 20, "norm").values(found) == [6.0, 7.0]
@@ -272,8 +273,8 @@ def test_an_arm_that_overfits_has_not_broken_down(tmp_path: Path) -> None:
         for share, loss in ((10, 2.0), (2, 1.0), (1, 3.0)):
             append({"step": TINY.steps // share, "validation_loss": loss})
     found = Outcome({"a": TrainedArm("a", TINY, [result(3.0)], [folder])}, (1,))
-    assert Panel("by the last loss").judged(found).broke_down("a") == [True]
-    assert Panel("by the lowest loss", early_stopping=True).judged(found).broke_down("a") == [False]
+    assert Panel("by the last loss", baseline="a").judged(found).broke_down("a") == [True]
+    assert Panel("by the lowest loss", baseline="a", early_stopping=True).judged(found).broke_down("a") == [False]
 
 
 def test_where_runs_broke_down_all_seeds_must_agree() -> None:

@@ -96,15 +96,19 @@ def lowest_ever(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].lowest(metric))
 
 
-def largest_rise(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
+def largest_rise(
+    arm: str, metric: str = VALIDATION_LOSS, *, between: tuple[float, float] = (0, math.inf)
+) -> Quantity:
     """Return how far a metric of an arm ever rose above its lowest value before: the size of its worst spike.
 
-    Infinite where the run broke down, which it may do without a spike.
+    It may be looked for between two steps only. Infinite where the run broke down, which it may do without a spike.
     """
     label = f"{arm}, largest rise of the {metric.replace('_', ' ')}"
+    if between != (0, math.inf):
+        label += " in steps {:,} to {:,}".format(*between)
 
     def values(found: Outcome) -> list[float]:
-        rises = found.arms[arm].largest_rise(metric)
+        rises = found.arms[arm].largest_rise(metric, between)
         return [math.inf if broke else rise for rise, broke in zip(rises, found.broke_down(arm), strict=True)]
 
     return Quantity(label, values, ends_of=[arm])

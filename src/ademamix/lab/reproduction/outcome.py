@@ -65,13 +65,15 @@ class TrainedArm(Trained):
         found = zip(self.curves(metric), self.results, strict=True)
         return [math.inf if result.diverged else min(curve.values(), default=math.nan) for curve, result in found]
 
-    def largest_rise(self, metric: str) -> list[float]:
+    def largest_rise(self, metric: str, between: tuple[float, float] = (0, math.inf)) -> list[float]:
         """Return how far a metric ever rose above its lowest value before, for each seed; infinite where it diverged.
 
-        Zero: it never rose. NaN: it was not recorded.
+        `between` are the first and the last step that count. Zero: it never rose. NaN: it was not recorded.
         """
-        found = zip(self.curves(metric), self.results, strict=True)
-        return [math.inf if result.diverged else _largest_rise([*curve.values()]) for curve, result in found]
+        first, last = between
+        curves = [[value for step, value in curve.items() if first <= step <= last] for curve in self.curves(metric)]
+        found = zip(curves, self.results, strict=True)
+        return [math.inf if result.diverged else _largest_rise(values) for values, result in found]
 
     def roughness(self, metric: str) -> list[float]:
         """Return how far a metric is on average from midway between its neighbours, for each seed.
