@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ademamix.lab.recipes import load
-from ademamix.lab.reproduction.claims import FAILS, HOLDS, Claim, Decision
+from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
 from ademamix.lab.reproduction.panel import Panel
 from ademamix.lab.reproduction.scale import SCALES
@@ -57,6 +57,21 @@ def test_a_drop_after_a_switch_is_one_from_before_it(tmp_path: Path) -> None:
     curves[only] = {before: 2.0, soon: 1.7, between: 1.8, later: 1.6}
     drops, rises, *_ = decided(panel, made_up(panel, curves, tmp_path / "none")).values()
     assert (drops.verdict, rises.verdict) == (FAILS, FAILS)
+
+
+def test_images_that_are_seen_once_show_no_overfitting(tmp_path: Path) -> None:
+    """Two losses that are the same decide nothing then."""
+    panel = next(load("vit")(LAPTOP))
+    arms = {}
+    for name, run in panel.arms.items():
+        folders = [RunFolder(tmp_path, run.changed(seed=seed)) for seed in LAPTOP.seeds]
+        for folder in folders:
+            with folder.locked(), folder.open_metrics() as append:
+                append({"step": run.steps, "validation_loss": 1.5, "training_loss": 1.5, "accuracy": 0.5})
+        arms[name] = TrainedArm(name, run, [result(1.5)] * 3, folders)
+    decisions = decided(panel, Outcome(arms, LAPTOP.seeds))
+    similar = decisions["Training and test loss are very similar at the end of all runs, within 0.1"]
+    assert (similar.verdict, similar.reason[:27]) == (OPEN, "No image is seen twice, so ")
 
 
 def test_sentences_about_tied_warm_ups_stay_with_them() -> None:
