@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ademamix.lab.recipes import load
@@ -72,6 +73,16 @@ def test_images_that_are_seen_once_show_no_overfitting(tmp_path: Path) -> None:
     decisions = decided(panel, Outcome(arms, LAPTOP.seeds))
     similar = decisions["Training and test loss are very similar at the end of all runs, within 0.1"]
     assert (similar.verdict, similar.reason[:27]) == (OPEN, "No image is seen twice, so ")
+
+
+def test_the_state_without_a_fast_average_is_as_large_as_that_of_adamw() -> None:
+    _, panel = load("beta1-zero")(LAPTOP)
+    (claim,) = (claim for claim in panel.claims if "memory complexity" in claim.text)
+    for bytes_of_state, verdict in ((80, HOLDS), (120, FAILS)):
+        results = {name: result(1.0) for name in panel.arms}
+        results["beta1=0"] = replace(results["beta1=0"], state_bytes=bytes_of_state)
+        arms = {name: TrainedArm(name, run, [results[name]] * 3, []) for name, run in panel.arms.items()}
+        assert claim.decide(Outcome(arms, LAPTOP.seeds)).verdict == verdict
 
 
 def test_sentences_about_tied_warm_ups_stay_with_them() -> None:

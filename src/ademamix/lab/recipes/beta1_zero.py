@@ -11,7 +11,18 @@ from __future__ import annotations
 
 from ademamix.lab.config import Run
 from ademamix.lab.report.kinds import Curves, EndAgainst
-from ademamix.lab.reproduction.claims import SIMILAR, SPIKE, Claim, as_low_as, gap, largest_rise, lower, within
+from ademamix.lab.reproduction.claims import (
+    SIMILAR,
+    SPIKE,
+    Claim,
+    as_low_as,
+    gap,
+    largest_rise,
+    lower,
+    memory,
+    ratio,
+    within,
+)
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, changed
 
@@ -47,6 +58,10 @@ def plan(at: Scale) -> Panels:
                 as_low_as("beta1=0", "AdamW"),
             ),
             Claim("The last loss with beta1 = 0 is slightly better than with 0.9", lower("beta1=0", "beta1=0.9")),
+            Claim(
+                "With beta1 = 0 the memory complexity is the same as AdamW's: the states differ by at most 1%",
+                within(0.01, ratio("the state with beta1 = 0 over AdamW's", memory("beta1=0"), memory("AdamW")), 1.0),
+            ),
         ],
         figure="large",
     )

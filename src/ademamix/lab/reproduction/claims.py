@@ -119,6 +119,11 @@ def roughness(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].roughness(metric))
 
 
+def memory(arm: str) -> Quantity:
+    """Return how many bytes the state of an arm's optimizer takes."""
+    return Quantity(f"{arm}, bytes of state", lambda found: [result.state_bytes for result in found.arms[arm].results])
+
+
 def overall(label: str, statistic: Callable[[Sequence[float]], float], operands: Iterable[Operand]) -> Quantity:
     """Return a statistic of several quantities, seed by seed: `min`, or the mean or median of `statistics`."""
     each = [quantity(operand) for operand in operands]
