@@ -160,6 +160,22 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(one.read_text()).keys() == json.loads(other.read_text()).keys()
 
 
+def test_command_takes_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper = ["reproduce", "third-ema", "--dry-run", "--scale", "paper", "--out", str(tmp_path)]
+    assert main(paper) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("5 runs are asked for: ")
+    assert "One seed decides no claim about a run that is trained: --seeds 1 2 3" in printed
+    assert main([*paper, "--seeds", "1", "2", "3", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("15 runs are asked for: ")
+    assert "One seed" not in printed
+    out = ["--scale", "smoke", "--out", str(tmp_path), "--no-training"]
+    assert main(["reproduce", "ema-weights", "--seeds", "1", "2", *out]) == 0
+    assert main(["reproduce", "ema-weights", "--changed", "--dry-run", *out]) == 0
+    assert "up to date" not in capsys.readouterr().out
+
+
 def test_command_explains_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--scale", "smoke", "--out", str(tmp_path)]
     assert main(["reproduce", "third-ema", "--no-training", *out]) == 2

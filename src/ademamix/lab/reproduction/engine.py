@@ -28,7 +28,7 @@ from ademamix.lab.report import figures, tables
 from ademamix.lab.reproduction.finished import FinishedPanel
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm, stopped_early
 from ademamix.lab.reproduction.panel import Panel, Plan
-from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.reproduction.scale import SCALES, Scale
 from ademamix.lab.runs.atomic import write_atomically
 from ademamix.lab.runs.laboratory import Lab
 from ademamix.lab.runs.record import Result, RunError, RunFolder
@@ -94,9 +94,11 @@ class Reproduction:
         """Return what a panel has to measure, from the archive or from the folder if it is there, which keep it."""
         if panel.measure is None:
             return None
-        places = [self.folder / "measured.json"]
+        usual = self.at.seeds == SCALES[self.at.name].seeds
+        seeds = "" if usual else "-seeds-" + "-".join(map(str, self.at.seeds))
+        places = [self.folder / f"measured{seeds}.json"]
         if lab.archive is not None:
-            places.insert(0, lab.archive.folder / f"{self.name}-{self.at.name}.json")
+            places.insert(0, lab.archive.folder / f"{self.name}-{self.at.name}{seeds}.json")
         kept = next((place for place in places if place.exists()), None)
         if kept is None and not lab.trains:
             raise RunError(f"{panel.title} was not measured, and nothing is to be: without --no-training it is")
