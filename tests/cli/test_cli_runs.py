@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,24 @@ def test_a_list_fits_its_terminal(width: int, out: Path) -> None:
     lines = kept.table(kept.kept_runs(out / "runs"), width).splitlines()
     path = max(len(word) for line in lines for word in line.split())  # a path is not broken
     assert max(map(len, lines)) <= max(width, path + 4)
+
+
+def test_a_run_whose_key_has_changed_is_listed_and_removed(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    old = out / "runs" / "fedcba9876543210"
+    shutil.copytree(out / "runs" / TINY.key, old)
+    assert main(["runs", "--out", str(out)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert "of another version" in lines[old.name]
+    assert "finished, validation " in lines[TINY.key]
+    assert main(["runs", "--json", "--out", str(out)]) == 0
+    assert {run["key"]: run for run in json.loads(capsys.readouterr().out)}[old.name]["config"] is None
+    assert main(["report", "--out", str(out)]) == 0
+    assert f"another version may have written them: 0123456789abcdef, {old.name}" in (out / "report.html").read_text()
+    assert main(["runs", "--remove", old.name, "--yes", "--out", str(out)]) == 0
+    assert not old.exists()
 
 
 def test_runs_are_listed_as_json(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,12 +82,13 @@ def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in listed for name in PRESETS)
 
 
+@pytest.mark.parametrize("name", ["optuna", "sqlalchemy"])
 def test_a_missing_package_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, name, None)
     assert main([*SWEEP, "--out", str(tmp_path)]) == 2
-    assert "sweep needs optuna, which is not installed: pip install 'ademamix[lab]'" in capsys.readouterr().err
+    assert f"sweep needs {name}, which is not installed: pip install 'ademamix[lab]'" in capsys.readouterr().err
 
 
 def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -28,6 +30,8 @@ NOT_SO_HERE = {
     ],
 }
 """What does not hold, of the recipes that need no training; all else that they claim does."""
+DISTINCT_TITLES = ("constant-lr", "forgetting", "forgetting-constant-lr")
+"""Charts of one metric that only their titles tell apart."""
 
 
 @pytest.mark.filterwarnings("ignore:beta3 = .* remembers about")  # some sweeps go too far, as the paper's do
@@ -45,6 +49,8 @@ def test_recipe_at_smoke_scale(name: str, tmp_path: Path, lab: Lab) -> None:
     panels = json.loads((tmp_path / "panels.json").read_text())["panels"]
     assert [panel["claims"] for panel in panels] == [panel["claims"] for panel in verdict["panels"]]
     assert all(panel["claims"] and panel["charts"] and panel["tables"] for panel in panels)
+    titles = [chart["title"].partition(") ")[2] or chart["title"] for panel in panels for chart in panel["charts"]]
+    assert name not in DISTINCT_TITLES or len(set(titles)) == len(titles)
     _check_figures(tmp_path, name, {panel["figure"] for panel in panels})
     report = (tmp_path / "report.md").read_text()
     assert report.startswith(f"# {name}\n")
@@ -131,6 +137,8 @@ class TestCommand:
         folder = tmp_path / "new" / "ema-weights" / "paper"
         names = ["ema-weights.png", "ema-weights.svg", "panels.json", "report.md", "verdict.json"]
         assert sorted(path.name for path in folder.iterdir()) == names
+        (panel,) = json.loads((folder / "panels.json").read_text())["panels"]
+        assert {"ademamix", "python", "machine"} <= panel["environment"].keys()
         assert str(folder / "report.md") in printed
         assert "6,930.1" in printed
         assert "holds: No beta gives weight to the immediate past and to very old steps at once." in printed
@@ -148,7 +156,7 @@ class TestCommand:
         assert "--out DIR" in message
         assert message.count("\n") == 1
 
-    @pytest.mark.parametrize("missing", ["matplotlib", "torch"])
+    @pytest.mark.parametrize("missing", ["matplotlib", "numpy", "torch"])
     def test_package_that_is_missing(self, missing: str, tmp_path: Path) -> None:
         command = [sys.executable, "-c", WITHOUT, missing, "reproduce", "toy-rosenbrock", "--out", str(tmp_path)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -181,3 +189,12 @@ sys.exit(main(sys.argv[2:]))
 """
 """A command where a package is missing: in a process of its own, for modules that are loaded twice have two of each
 class."""
+
+
+def test_a_recipe_is_short() -> None:
+    lines = {}
+    for name in RECIPES:
+        module = importlib.import_module(f"ademamix.lab.recipes.{name.replace('-', '_')}")
+        if any(panel.arms for panel in load(name)(SCALES["smoke"])):
+            lines[name] = len(inspect.getsource(module).splitlines())
+    assert statistics.median(lines.values()) <= 80, lines

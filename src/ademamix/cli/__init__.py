@@ -19,8 +19,8 @@ from ademamix.lab.execution.interrupt import EXIT_CODE
 
 MODULES_OF_EXTRAS = {
     "lab": {
-        "datasets", "filelock", "jinja2", "kornia", "matplotlib", "optuna", "PIL", "pydantic", "rich", "sentencepiece",
-        "sklearn", "tensorboard", "torch", "transformers",
+        "datasets", "filelock", "jinja2", "kornia", "matplotlib", "numpy", "optuna", "PIL", "pydantic", "rich",
+        "sentencepiece", "sklearn", "sqlalchemy", "tensorboard", "torch", "transformers",
     },
     "cluster": {"ray"},
 }  # fmt: skip

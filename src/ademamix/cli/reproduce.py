@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ademamix.cli.arguments import Commands, UsageError, add_flag, writable_folder
+from ademamix.cli.arguments import Commands, UsageError, add_flag, seed, writable_folder
 from ademamix.cli.run_options import (
     add_execution_options,
     add_processes,
@@ -61,6 +61,7 @@ examples:
   ademamix reproduce all --dry-run
   ademamix reproduce all --processes 2 --archive benchmarks/results/laptop
   ademamix reproduce all --no-training --archive benchmarks/results/laptop
+  ademamix reproduce third-ema --scale paper --seeds 1 2 3 --dry-run
   torchrun --nproc-per-node 8 -m ademamix reproduce lm-comparison --scale paper --device cuda
 """
 
@@ -99,6 +100,13 @@ def add(commands: Commands) -> None:
         help="list the recipes with their sources and times, and end (default: off)",
     )
     add_scale(parser)
+    parser.add_argument(
+        "--seeds",
+        type=seed,
+        nargs="+",
+        metavar="SEED",
+        help="train each run with these, of which one alone decides nothing (default: 1 2 3 at laptop scale, else 1)",
+    )
     ahead = "say how many runs it takes and how long, after timing a few steps of each kind, and end (default: off)"
     add_flag(parser, "--dry-run", ahead)
     add_flag(parser, "--changed", "only recipes that are incomplete or have changed (default: all named)")
@@ -121,7 +129,10 @@ def _run(options: argparse.Namespace) -> int:
         from ademamix.lab.reproduction import engine, several
         from ademamix.lab.reproduction.scale import SCALES
 
-        at, names = SCALES[options.scale], _chosen(options)
+        at = SCALES[options.scale]
+        if options.seeds:
+            at = replace(at, seeds=tuple(dict.fromkeys(options.seeds)))
+        names = _chosen(options, at)
         for name in names:
             writable_folder(several.folder_of(name, at.name, options.out))
         lab = _lab(options)
@@ -141,7 +152,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(options: argparse.Namespace) -> list[str]:
+def _chosen(options: argparse.Namespace, at: Scale) -> list[str]:
     from ademamix.lab.reproduction.several import is_up_to_date
 
     for name in options.recipes:
@@ -150,7 +161,7 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     names = list(dict.fromkeys(chosen))
     if not options.changed:
         return names
-    return [name for name in names if not is_up_to_date(name, options.scale, options.out)]
+    return [name for name in names if not is_up_to_date(name, at, options.out)]
 
 
 def _check(name: str) -> None:
@@ -180,4 +191,7 @@ def _forecast(names: Sequence[str], at: Scale, lab: Lab) -> str:
 
     ahead = forecast(names, at, lab)
     seconds = ahead.seconds(lab) if at.name == "laptop" and (ahead.missing or ahead.searching) else None
-    return tables.wrapped(ahead.words(seconds), tables.width_of_output())
+    words = ahead.words(seconds)
+    if len(at.seeds) == 1 and ahead.asked:
+        words += "\nOne seed decides no claim about a run that is trained: --seeds 1 2 3 trains each three times."
+    return tables.wrapped(words, tables.width_of_output())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_a_run_of_another_version_is_named(tmp_path: Path) -> None:
     assert f"{named}." in shown(Trained(tmp_path), tmp_path).text
     with pytest.raises(RunError, match=f"none of these runs can be read, since {named}"):
         Trained(tmp_path, [old.name]).page()
+
+
+def test_a_page_that_follows_runs_leaves_out_one_of_another_version(out: Path, tmp_path: Path) -> None:
+    write_panels(tmp_path)
+    old = tmp_path / "runs" / "0123456789abcdef"
+    shutil.copytree(out / "runs" / DIVERGED.key, old)
+    (old / "metrics.jsonl").touch()
+    assert old.name in shown(Results(tmp_path, "laptop", live=True), tmp_path).text
 
 
 def test_an_empty_folder_has_nothing_to_show(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ademamix.lab.report.kinds import Curves
 from ademamix.lab.reproduction.claims import (
     FAILS,
     HOLDS,
@@ -77,7 +79,7 @@ def test_reasons_have_the_numbers() -> None:
         "of 0.0100."
     )
     assert "this may be chance" in lower("a", measured("limit", 1.15))(found).reason
-    assert lower("a", "c")(found).reason == "A run diverged; a is below c on 1 of 3 seeds."
+    assert lower("a", "c")(found).reason == "c diverged at step 100; a is below c on 1 of 3 seeds."
     assert "on one seed, which decides nothing" in lower("a", "b")(outcome(a=[1.0], b=[2.0])).reason
 
 
@@ -222,6 +224,7 @@ def test_metrics_at_a_step(tmp_path: Path) -> None:
     assert math.isnan(at_step("a", 5, "norm").values(found)[0])
     assert lowest_ever("a", "norm").values(found) == [5.0, INF]
     assert largest_rise("a", "norm").values(found) == [2.0, INF]
+    assert largest_rise("a", "norm", between=(20, 30)).values(found) == [0.0, INF]
     assert math.isnan(largest_rise("a", "unknown").values(found)[0])
     assert roughness("a", "norm").values(found) == [1.5, INF]
     assert smoothed("a", 20, 20, "norm").values(found) == [6.0, 7.0]
@@ -246,11 +249,61 @@ def test_an_arm_that_never_recovers_breaks_down(tmp_path: Path) -> None:
                 append({"step": TINY.steps, "validation_loss": end})
         arms[name] = TrainedArm(name, TINY, [result(end), result(end)], folders)
     arms["gone"] = TrainedArm("gone", TINY, [result(INF), result(INF)], [])
-    found = Outcome(arms, (1, 2))
+    panel = Panel("Broken", baseline="AdamW")
+    found = panel.judged(Outcome(arms, (1, 2)))
     verdicts = {name: (breaks_down(name)(found).verdict, trains(name)(found).verdict) for name in list(arms)[1:]}
     broken, sound, undecided = (HOLDS, FAILS), (FAILS, HOLDS), (OPEN, OPEN)
     assert verdicts == {"spoilt": broken, "fine": sound, "between": undecided, "gone": broken}
-    marked = {row[0]: row[-2:] for row in arms_table(Panel("Broken", baseline="AdamW"), found).rows}
+    marked = {row[0]: row[-2:] for row in arms_table(panel, found).rows}
     assert marked["spoilt"] == ["2.5000 (broke down)"] * 2
     assert marked["fine"] == ["1.5000"] * 2
-    assert marked["gone"] == ["diverged"] * 2
+    assert marked["gone"] == ["diverged at step 100"] * 2
+
+
+def test_a_metric_that_two_charts_show_has_one_column(tmp_path: Path) -> None:
+    found = Outcome({"a": TrainedArm("a", TINY, [result(1.0)], [RunFolder(tmp_path, TINY)])}, (1,))
+    panel = Panel("Twice", baseline="a", show=[Curves("norm"), Curves("norm"), Curves("angle")])
+    header = arms_table(panel, found).header
+    assert list(header[-2:]) == ["norm", "angle"]
+    assert len(header) == len(set(header))
+
+
+def test_an_arm_that_overfits_has_not_broken_down(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, TINY)
+    with folder.locked(), folder.open_metrics() as append:
+        for share, loss in ((10, 2.0), (2, 1.0), (1, 3.0)):
+            append({"step": TINY.steps // share, "validation_loss": loss})
+    found = Outcome({"a": TrainedArm("a", TINY, [result(3.0)], [folder])}, (1,))
+    assert Panel("by the last loss", baseline="a").judged(found).broke_down("a") == [True]
+    assert Panel("by the lowest loss", baseline="a", early_stopping=True).judged(found).broke_down("a") == [False]
+
+
+def test_where_runs_broke_down_all_seeds_must_agree() -> None:
+    losses = {"base": [1.0, 1.0, 1.0], "worse": [2.21, 1.43, 1.48], "mixed": [2.5, 2.4, 0.9]}
+    calm, found = outcome(**losses), outcome(**losses)
+    found = replace(found, broken={"worse": [True, False, False], "mixed": [True, True, False]})
+    for check, verdict in (
+        (lower("base", "worse"), HOLDS),
+        (lower("worse", "base"), FAILS),
+        (as_low_as("base", "worse"), HOLDS),
+        (as_low_as("worse", "base"), FAILS),
+        (within(0.01, "base", "worse"), FAILS),
+        (lower(gap("base", "base"), gap("worse", "base")), HOLDS),
+        (lower(overall("best", min, ["base", "worse"]), overall("worst", max, ["base", "worse"])), HOLDS),
+        (lower("base", part(0.9, "worse")), HOLDS),
+        (lower("base", "mixed"), OPEN),
+    ):
+        assert check(found).verdict == verdict
+    assert lower("base", "worse")(calm).verdict == OPEN
+    reason = lower("base", "worse")(found).reason
+    assert reason == "worse broke down on 1 of 3 seeds; base is below worse on 3 of 3 seeds."
+
+
+def test_a_breakdown_is_an_infinite_rise(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, TINY)
+    with folder.locked(), folder.open_metrics() as append:
+        append({"step": 1, "loss": 2.0})
+        append({"step": 2, "loss": 2.5})
+    found = Outcome({"a": TrainedArm("a", TINY, [result(2.5)], [folder])}, (1,))
+    assert largest_rise("a", "loss").values(found) == [0.5]
+    assert largest_rise("a", "loss").values(replace(found, broken={"a": [True]})) == [INF]

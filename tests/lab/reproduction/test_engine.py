@@ -241,9 +241,11 @@ def test_what_is_measured_is_measured_once_and_archived(tmp_path: Path, lab: Lab
     (tmp_path / "third").mkdir()
     with pytest.raises(RunError, match="measured was not measured"):
         list(carry_out(begun(tmp_path / "third"), plan, replace(lab, trains=False)))
-    (tmp_path / "third" / "measured.json").write_text("{")
+    (tmp_path / "third" / "measured-seeds-1-2.json").write_text("{")
     with pytest.raises(RunError, match="is damaged"):
         list(carry_out(begun(tmp_path / "third"), plan, lab))
+    with pytest.raises(RunError, match="measured was not measured"):  # those of other seeds are not taken for it
+        list(carry_out(begun(tmp_path / "first", replace(TWO_SEEDS, seeds=(1,))), plan, replace(lab, trains=False)))
     assert next(times) == [0.5]
 
 

@@ -16,8 +16,8 @@ from ademamix.lab.execution.laboratory import Lab
 from ademamix.lab.execution.options import Options
 from ademamix.lab.execution.timing import OVERHEAD, seconds_per_step
 from ademamix.lab.recipes import load
+from ademamix.lab.reproduction import engine, several
 from ademamix.lab.reproduction import forecast as forecast_module
-from ademamix.lab.reproduction import several
 from ademamix.lab.reproduction.forecast import forecast
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs.record import Result, RunError
@@ -103,17 +103,45 @@ def test_a_recipe_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_changed_verdicts_are_told_and_changed_recipes_found(tmp_path: Path) -> None:
     lab = LabHere(Options(tmp_path))
     list(several.reproduce_several(["ema-weights", "nested-emas"], SMOKE, tmp_path, lab))
-    assert several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert several.is_up_to_date("ema-weights", SMOKE, tmp_path)
     file = several.folder_of("ema-weights", "smoke", tmp_path) / "verdict.json"
     found = json.loads(file.read_text())
     first = found["panels"][0]["claims"][0]
     first["verdict"], now = "does not hold here", first["verdict"]
     file.write_text(json.dumps({**found, "plan": "another"}))
-    assert not several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert not several.is_up_to_date("ema-weights", SMOKE, tmp_path)
     *_, last = several.reproduce_several(["ema-weights", "nested-emas"], SMOKE, tmp_path, lab)
     assert f"Changed, ema-weights: {first['claim']}: does not hold here before, now {now}." in " ".join(last.split())
     file.write_text("{")
-    assert not several.is_up_to_date("ema-weights", "smoke", tmp_path)
+    assert not several.is_up_to_date("ema-weights", SMOKE, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("toy-two-emas", ["steep_and_flat.py", "toy_two_emas.py"]),
+        ("toy-rosenbrock", ["rosenbrock.py"]),
+        ("sensitivity-clip-beta1", ["outcome.py", "defaults.py", "arms.py", "tuning.py"]),
+        ("forgetting-evolution", ["forgetting_evolution.py", "forgetting.py"]),
+        ("single-ema-resume", ["single_ema.py", "switch_from_adamw.py", "switch_schedules.py"]),
+    ],
+)
+def test_a_recipe_changes_with_all_that_decides_it(
+    name: str, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = load(name)
+    assert set(files) <= {path.name for path in engine.sources(plan)}
+    assert "lion.py" not in {path.name for path in engine.sources(plan)}
+    before = engine.fingerprint(plan, SMOKE)
+    engine.fingerprint.cache_clear()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path.name == files[-1]))
+    assert engine.fingerprint(plan, SMOKE) != before
+
+
+def test_a_recipe_changes_with_its_runs() -> None:
+    plans = [engine.fingerprint(load("third-ema"), replace(SMOKE, seeds=seeds)) for seeds in ((1,), (1, 2))]
+    assert len(set(plans)) == 2
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +158,22 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list((tmp_path / "again").rglob("model.safetensors"))
     one, other = ((tmp_path / place / "third-ema" / "smoke" / "verdict.json") for place in ("out", "again"))
     assert json.loads(one.read_text()).keys() == json.loads(other.read_text()).keys()
+
+
+def test_command_takes_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper = ["reproduce", "third-ema", "--dry-run", "--scale", "paper", "--out", str(tmp_path)]
+    assert main(paper) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("5 runs are asked for: ")
+    assert "One seed decides no claim about a run that is trained: --seeds 1 2 3" in printed
+    assert main([*paper, "--seeds", "1", "2", "3", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("15 runs are asked for: ")
+    assert "One seed" not in printed
+    out = ["--scale", "smoke", "--out", str(tmp_path), "--no-training"]
+    assert main(["reproduce", "ema-weights", "--seeds", "1", "2", *out]) == 0
+    assert main(["reproduce", "ema-weights", "--changed", "--dry-run", *out]) == 0
+    assert "up to date" not in capsys.readouterr().out
 
 
 def test_command_explains_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

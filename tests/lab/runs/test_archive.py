@@ -70,6 +70,7 @@ def test_records_on_other_data_are_passed_over(archived: Path, monkeypatch: pyte
     [
         lambda record: "{",
         lambda record: json.dumps({**record, "run": {**record["run"], "steps": 25}}),
+        lambda record: json.dumps({**record, "run": {}}),
         lambda record: json.dumps({name: part for name, part in record.items() if name != "result"}),
         lambda record: json.dumps({**record, "result": {**record["result"], "colour": "red"}}),
     ],
@@ -77,8 +78,9 @@ def test_records_on_other_data_are_passed_over(archived: Path, monkeypatch: pyte
 def test_a_damaged_record_is_named(archived: Path, damage) -> None:
     (path,) = (archived / "records").iterdir()
     path.write_text(damage(json.loads(path.read_text())))
-    with pytest.raises(RunError, match=f"the record '.*{FOLLOWED.key}.json' is damaged"):
+    with pytest.raises(RunError, match=rf"the record '.*{FOLLOWED.key}.json' is damaged \(.*\): restore it") as refused:
         restored(archived)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_a_lab_trains_only_what_has_no_record(archived: Path, quick_workers: None) -> None:

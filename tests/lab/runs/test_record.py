@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from ademamix.lab import config
+from ademamix.lab.data import DataError
 from ademamix.lab.models import networks
 from ademamix.lab.runs import record
 from ademamix.lab.runs.record import KEPT_CHECKPOINTS, Result, RunError, RunFolder, open_folder
 from ademamix.lab.train import Options, train
-from lab_runs import CONTEXT, DELICATE, TINY, kill, outcome, process
+from lab_runs import CONTEXT, DELICATE, TINY, changed, kill, outcome, process
 from lab_text import PATIENCE
 
 
@@ -239,6 +240,19 @@ def test_a_full_disk_at_the_end_keeps_the_checkpoints(tmp_path: Path) -> None:
         assert folder.result() is None
         assert (folder.load_checkpoint() or (None,))[0] == 1
         assert not list(folder.path.rglob("*.part"))
+
+
+def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    lost = changed(TINY, data={"kind": "text", "source": str(tmp_path / "nowhere")})
+    with pytest.raises(DataError, match="nowhere"):
+        train(lost, Options(tmp_path))
+    assert not list((tmp_path / "runs").iterdir())
+    folder = _folder(tmp_path)
+    with folder.locked(), folder.open_metrics() as append:
+        append({"step": 1})
+    with pytest.raises(KeyError), folder.locked():
+        raise KeyError
+    assert len(folder.metrics()) == 1
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ademamix import half_life
 from ademamix.lab.recipes.formulas.averages import STEPS, ema_weights
 from ademamix.lab.report.charts import Lines, Series
-from ademamix.lab.reproduction.claims import Claim, every, lower, measured
+from ademamix.lab.reproduction.claims import Claim, every, lower, measured, within
 from ademamix.lab.reproduction.panel import Panel, Panels, Table
 from ademamix.lab.reproduction.scale import Scale
 
@@ -75,6 +75,11 @@ def _claims() -> Iterator[Claim]:
             lower(measured("its weight on the newest over that on the oldest", large[0] / large[-1]), 3.0),
             lower(0.2, measured(f"its weight on gradients over {OLD:,} steps old", old_of_large)),
         ),
+    )
+    near, far = (measured(f"the half-life of beta = {beta:g}", half_life(beta)) for beta in (BETAS[0], BETAS[-1]))
+    yield Claim(
+        "Half of the weight of beta = 0.9 is on about 6 steps, that of 0.9999 on about 6,930",
+        every(within(0.5, near, 6.0), within(0.5, far, 6930.0)),
     )
     both = max(min(recent_and_old(float(beta))) for beta in 1 - np.geomspace(1e-6, 0.5, 200))
     yield Claim(

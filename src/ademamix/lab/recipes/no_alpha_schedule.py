@@ -3,7 +3,8 @@
 The text of the paper does not give alpha for its 110M models; ours are `ALPHAS`. beta3 has its schedule everywhere.
 "An alpha-scheduler over 256k steps", of the 1.3B model, is read as a warm-up of alpha over that many of its 770k steps.
 At laptop scale there is one model, so the panel of the 1.3B model is left out there. A run is as unstable as the
-largest rise of its training loss, a mean of ten steps, above the lowest before. To diverge is to break down: to end
+largest rise of its training loss, a mean of ten steps, above the lowest before, which counts as infinite where the run
+breaks down, since it then stays high without a spike. To diverge is to break down: to end
 above where the run with the schedule was after a tenth of the steps, or not to be finite.
 """
 

@@ -40,18 +40,16 @@ def plan(at: Scale) -> Panels:
             show=[Curves()],
             claims=[
                 Claim(
-                    f"With no warm-up of {what}, training diverges or converges to a worse loss",
+                    "With no warm-up of alpha and beta3, training diverges or converges to a worse loss",
                     lower(full, none),
                     source="when not enough warmup steps are used, the iterates either diverge or converge to slightly "
                     "worse loss values",
-                ),
-                Claim(
-                    f"A warm-up of {what} is necessary: without one, training breaks down",
+                )
+                if tied
+                else Claim(
+                    "A warm-up of alpha is necessary: without one, training breaks down",
                     breaks_down(none),
-                    source="When training from scratch T_alpha,beta3 needs simply to be large enough to avoid early "
-                    "divergence"
-                    if tied
-                    else "T_alpha needs to be large enough to avoid divergence",
+                    source="T_alpha needs to be large enough to avoid divergence",
                 ),
                 Claim(
                     f"The warm-up of {what} needs only to be large enough: with a quarter of the run the loss ends "

@@ -80,6 +80,7 @@ def _claims(adam: list[Descent], slow: list[Descent], adam_rates: list[Descent])
         Claim(
             "AdEMAMix reaches a better solution than Adam at every learning rate that was tried for Adam",
             all_lower(ends(slow[:1]), ends(adam_rates)),
+            ours=True,
         ),
     ]
 

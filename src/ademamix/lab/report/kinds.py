@@ -30,9 +30,12 @@ class Curves:
     """The arms to show; by default all."""
     level: str = ""
     """An arm whose last loss is marked by a horizontal line."""
+    about: str = ""
+    """What tells it from the other charts of the panel, for its title."""
 
     def chart(self, title: str, found: Outcome) -> Lines:
         """Return the curves; those of the validation loss are limited to the range that matters."""
+        title = _titled(title, self.about)
         arms = [found.arms[name] for name in self.arms or found.arms]
         levels = {self.level: found.arms[self.level].loss} if self.level else {}
         if self.metric == VALIDATION_LOSS:
@@ -48,9 +51,12 @@ class Gap:
 
     pairs: Sequence[tuple[str, str]]
     metric: str = VALIDATION_LOSS
+    about: str = ""
+    """What tells it from the other charts of the panel, for its title."""
 
     def chart(self, title: str, found: Outcome) -> Lines:
         """Return the differences."""
+        title = _titled(title, self.about)
         series = []
         for above, below in self.pairs:
             first, second = found.arms[above].curve(self.metric), found.arms[below].curve(self.metric)
@@ -160,6 +166,10 @@ def setting_of(run: Run, name: str) -> Any:
     settings = run.optimizer.settings
     betas = {f"beta{number}": beta for number, beta in enumerate(settings.get("betas", BETAS), start=1)}
     return (betas | settings).get(name)
+
+
+def _titled(title: str, about: str) -> str:
+    return f"{title}: {about}" if about else title
 
 
 def _series(arm: TrainedArm, by_step: dict[int, float], label: str = "") -> Series:

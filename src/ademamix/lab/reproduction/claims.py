@@ -3,7 +3,8 @@
 A claim is a sentence and a check. A check compares quantities, which have a value for each seed (a last loss, a gap
 between two arms) or, computed and not trained, one that no seed changes. A difference that may be chance decides
 nothing, nor does a single seed. A run that diverged is infinitely high, and one that ends above where its baseline was
-after a tenth of the steps has broken down: results, not errors.
+after a tenth of the steps has broken down: results, not errors. How far above that it ends says nothing, so where runs
+diverged or broke down the seeds are only asked which of two numbers is lower, and all must agree.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ademamix.lab.comparison.arms import Difference
@@ -63,6 +64,8 @@ class Quantity:
     label: str
     values: Callable[[Outcome], Sequence[float]]
     exact: bool = False
+    ends_of: Sequence[str] = ()
+    """The arms whose ends it depends on: if one has broken down, how large it is says nothing."""
 
     def as_found(self, found: Outcome) -> Quantity:
         """Return what this was in the outcome of one panel, for the claims of another."""
@@ -76,7 +79,7 @@ Operand = Quantity | str | float
 def last(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     """Return the last value of a metric of an arm."""
     label = arm if metric == VALIDATION_LOSS else f"{arm}, {metric}"
-    return Quantity(label, lambda found: found.arms[arm].values(metric))
+    return Quantity(label, lambda found: found.arms[arm].values(metric), ends_of=[arm])
 
 
 def at_step(arm: str, step: int, metric: str = VALIDATION_LOSS) -> Quantity:
@@ -97,10 +100,20 @@ def lowest_ever(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].lowest(metric))
 
 
-def largest_rise(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
-    """Return how far a metric of an arm ever rose above its lowest value before: the size of its worst spike."""
+def largest_rise(arm: str, metric: str = VALIDATION_LOSS, *, between: tuple[float, float] = (0, math.inf)) -> Quantity:
+    """Return how far a metric of an arm ever rose above its lowest value before: the size of its worst spike.
+
+    It may be looked for between two steps only. Infinite where the run broke down, which it may do without a spike.
+    """
     label = f"{arm}, largest rise of the {metric.replace('_', ' ')}"
-    return Quantity(label, lambda found: found.arms[arm].largest_rise(metric))
+    if between != (0, math.inf):
+        label += " in steps {:,} to {:,}".format(*between)
+
+    def values(found: Outcome) -> list[float]:
+        rises = found.arms[arm].largest_rise(metric, between)
+        return [math.inf if broke else rise for rise, broke in zip(rises, found.broke_down(arm), strict=True)]
+
+    return Quantity(label, values, ends_of=[arm])
 
 
 def roughness(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
@@ -110,6 +123,11 @@ def roughness(arm: str, metric: str = VALIDATION_LOSS) -> Quantity:
     return Quantity(label, lambda found: found.arms[arm].roughness(metric))
 
 
+def memory(arm: str) -> Quantity:
+    """Return how many bytes the state of an arm's optimizer takes."""
+    return Quantity(f"{arm}, bytes of state", lambda found: [result.state_bytes for result in found.arms[arm].results])
+
+
 def overall(label: str, statistic: Callable[[Sequence[float]], float], operands: Iterable[Operand]) -> Quantity:
     """Return a statistic of several quantities, seed by seed: `min`, or the mean or median of `statistics`."""
     each = [quantity(operand) for operand in operands]
@@ -117,6 +135,7 @@ def overall(label: str, statistic: Callable[[Sequence[float]], float], operands:
         label,
         lambda found: [statistic(values) for values in zip(*(one.values(found) for one in each), strict=True)],
         exact=all(one.exact for one in each),
+        ends_of=[arm for one in each for arm in one.ends_of],
     )
 
 
@@ -127,6 +146,7 @@ def gap(above: Operand, below: Operand, *, label: str = "") -> Quantity:
         label or f"{first.label} over {second.label}",
         lambda found: [a - b for a, b in zip(*_paired(first, second, found), strict=True)],
         exact=first.exact and second.exact,
+        ends_of=[*first.ends_of, *second.ends_of],
     )
 
 
@@ -137,6 +157,7 @@ def ratio(label: str, above: Operand, below: Operand) -> Quantity:
         label,
         lambda found: [a / b if b else math.nan for a, b in zip(*_paired(first, second, found), strict=True)],
         exact=first.exact and second.exact,
+        ends_of=[*first.ends_of, *second.ends_of],
     )
 
 
@@ -145,7 +166,10 @@ def part(fraction: float, operand: Operand) -> Quantity:
     whole = quantity(operand)
     values = whole.values
     return Quantity(
-        f"{fraction:g} of {whole.label}", lambda found: [fraction * each for each in values(found)], whole.exact
+        f"{fraction:g} of {whole.label}",
+        lambda found: [fraction * each for each in values(found)],
+        whole.exact,
+        whole.ends_of,
     )
 
 
@@ -170,8 +194,7 @@ def lower(below: Operand, above: Operand) -> Check:
     first, second = quantity(below), quantity(above)
 
     def decide(found: Outcome) -> Decision:
-        ours, theirs = _paired(first, second, found)
-        return _decision(_lower_verdict(ours, theirs, exact=first.exact and second.exact), first, second, found)
+        return _decision(_lower_verdict(first, second, found), first, second, found)
 
     return decide
 
@@ -181,11 +204,14 @@ def within(margin: float, one: Operand, other: Operand) -> Check:
     first, second = quantity(one), quantity(other)
 
     def decide(found: Outcome) -> Decision:
-        ours, theirs = _paired(first, second, found)
-        exact = first.exact and second.exact
-        return _decision(_within_verdict(margin, ours, theirs, exact=exact), first, second, found, margin)
+        return _decision(_within_verdict(margin, first, second, found), first, second, found, margin)
 
     return decide
+
+
+def not_here(check: Check, why: str) -> Check:
+    """Show the numbers of a check, and decide nothing: they would be these whether the claim is true or not."""
+    return lambda found: replace(check(found), verdict=OPEN, reason=why)
 
 
 def every(*checks: Check) -> Check:
@@ -203,10 +229,7 @@ def as_low_as(one: Operand, other: Operand, margin: float = SIMILAR) -> Check:
     first, second = quantity(one), quantity(other)
 
     def decide(found: Outcome) -> Decision:
-        ours, theirs = _paired(first, second, found)
-        raised = [value + margin for value in theirs]
-        verdict = _lower_verdict(ours, raised, exact=first.exact and second.exact)
-        return _decision(verdict, first, second, found, margin)
+        return _decision(_lower_verdict(first, second, found, margin), first, second, found, margin)
 
     return decide
 
@@ -259,27 +282,39 @@ def _paired(first: Quantity, second: Quantity, found: Outcome) -> tuple[Sequence
     return ours, theirs
 
 
-def _lower_verdict(ours: Sequence[float], theirs: Sequence[float], *, exact: bool) -> Verdict:
-    if exact:
-        return HOLDS if ours[0] < theirs[0] else FAILS
+def _by_order(first: Quantity, second: Quantity, found: Outcome) -> bool:
+    """Tell whether a run of either diverged or broke down: there is no spread then, and all seeds must agree."""
+    ours, theirs = _paired(first, second, found)
+    broke = any(any(found.broke_down(arm)) for arm in (*first.ends_of, *second.ends_of))
+    return broke or not all(map(math.isfinite, [*ours, *theirs]))
+
+
+def _agreed(by_seed: Iterable[bool]) -> Verdict:
+    agreed = set(by_seed)
+    return OPEN if len(agreed) > 1 else HOLDS if agreed == {True} else FAILS
+
+
+def _lower_verdict(first: Quantity, second: Quantity, found: Outcome, margin: float = 0.0) -> Verdict:
+    ours, theirs = _paired(first, second, found)
+    pairs = [(our, their + margin) for our, their in zip(ours, theirs, strict=True)]
+    if first.exact and second.exact:
+        return _agreed(our < their for our, their in pairs)
     if len(ours) < 2 or any(map(math.isnan, [*ours, *theirs])):
         return OPEN
-    pairs = list(zip(ours, theirs, strict=True))
-    if any(not math.isfinite(value) for pair in pairs for value in pair):  # there is no spread: all seeds must agree
-        agreed = {our < their for our, their in pairs}
-        return OPEN if len(agreed) > 1 else HOLDS if agreed == {True} else FAILS
+    if _by_order(first, second, found):
+        return _agreed(our < their for our, their in pairs)
     difference = Difference([our - their for our, their in pairs])
     return OPEN if difference.may_be_chance else HOLDS if difference.mean < 0 else FAILS
 
 
-def _within_verdict(margin: float, ours: Sequence[float], theirs: Sequence[float], *, exact: bool) -> Verdict:
-    difference = Difference([our - their for our, their in zip(ours, theirs, strict=True)])
-    if exact:
+def _within_verdict(margin: float, first: Quantity, second: Quantity, found: Outcome) -> Verdict:
+    difference = Difference([our - their for our, their in zip(*_paired(first, second, found), strict=True)])
+    if first.exact and second.exact:
         return HOLDS if abs(difference.mean) <= margin else FAILS
-    if len(ours) < 2 or any(map(math.isnan, difference.by_seed)):
+    if len(difference.by_seed) < 2 or any(map(math.isnan, difference.by_seed)):
         return OPEN
-    if any(map(math.isinf, difference.by_seed)):
-        return FAILS
+    if _by_order(first, second, found):
+        return _agreed(abs(apart) <= margin for apart in difference.by_seed)
     apart, uncertainty = abs(difference.mean), difference.uncertainty
     return HOLDS if apart + uncertainty <= margin else FAILS if apart - uncertainty > margin else OPEN
 
@@ -309,8 +344,12 @@ def _reason(first: Quantity, second: Quantity, found: Outcome, margin: float | N
     seeds = f"{len(pairs)} seed{'s' if len(pairs) > 1 else ''}"
     if any(map(math.isnan, [*ours, *theirs])):
         return f"There are no numbers to compare {first.label} and {second.label} by."
-    if any(not math.isfinite(value) for pair in pairs for value in pair):
-        return f"A run diverged; {first.label} is below {second.label} on {below} of {seeds}."
+    if _by_order(first, second, found):
+        allowance = f" or above it by less than {margin:g}" if margin is not None else ""
+        below = sum(our < their + (margin or 0.0) for our, their in pairs)
+        return (
+            f"{_trouble(first, second, found)}; {first.label} is below {second.label}{allowance} on {below} of {seeds}."
+        )
     difference = Difference([our - their for our, their in pairs])
     side = "below" if difference.mean < 0 else "above"
     name = f"T{first.label[1:]}" if first.label.startswith("the ") else first.label  # arms keep their names
@@ -323,6 +362,17 @@ def _reason(first: Quantity, second: Quantity, found: Outcome, margin: float | N
         f"{ended} in the mean of {seeds}, and lower on {below} of them; the differences have a standard deviation of "
         f"{difference.spread:.4f}{allowed}."
     )
+
+
+def _trouble(first: Quantity, second: Quantity, found: Outcome) -> str:
+    """Say which runs diverged, and when, and which broke down."""
+    parts = []
+    for name in dict.fromkeys((*first.ends_of, *second.ends_of)):
+        steps = [f"{result.steps:,}" for result in found.arms[name].results if result.diverged]
+        broke = sum(found.broke_down(name))
+        parts += [f"{name} diverged at step {' and '.join(steps)}"] if steps else []
+        parts += [f"{name} broke down on {broke} of {len(found.seeds)} seeds"] if broke else []
+    return "; ".join(parts) or "A run diverged"
 
 
 def _combined(checks: Sequence[Check], *, decisive: Verdict, otherwise: Verdict) -> Check:

@@ -7,7 +7,11 @@ stopped continues from there.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
 import hashlib
+import importlib
 import inspect
 import json
 import sys
@@ -25,13 +29,20 @@ from ademamix.lab.report import figures
 from ademamix.lab.reproduction.finished import FinishedPanel
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm, stopped_early
 from ademamix.lab.reproduction.panel import Panel, Plan
-from ademamix.lab.reproduction.scale import Scale
+from ademamix.lab.reproduction.scale import SCALES, Scale
 from ademamix.lab.runs.record import Result, RunError, RunFolder
 from ademamix.output import tables
 from ademamix.output.atomic import write_atomically
 
 FIRST_RATES = 3
 """With how many learning rates a search begins, around that of the arm."""
+DECIDING = (
+    "ademamix.lab.recipes.formulas",
+    "ademamix.lab.reproduction",
+    "ademamix.lab.comparison",
+    "ademamix.lab.tuning",
+)
+"""Packages and modules that all claims depend on, beside the runs that a recipe asks for."""
 
 
 def reproduce(name: str, at: Scale, folder: Path, lab: Lab) -> Iterator[str]:
@@ -48,7 +59,8 @@ def carry_out(reproduction: Reproduction, plan: Plan, lab: Lab) -> Iterator[str]
         arms, searched, found = _search(panel, reproduction.at, lab)
         if found:
             yield found
-        outcome = replace(_train(panel.title, arms, reproduction.at, lab), measured=reproduction.measured(panel, lab))
+        trained = panel.judged(_train(panel.title, arms, reproduction.at, lab))
+        outcome = replace(trained, measured=reproduction.measured(panel, lab))
         warning = panel.warning or (reproduction.at.too_short(min(run.steps for run in arms.values())) if arms else "")
         reproduction.add(FinishedPanel.of(panel, outcome, warning, searched))
         reproduction.write(plan, complete=False)  # before the plan thinks about the next one
@@ -83,9 +95,11 @@ class Reproduction:
         """Return what a panel has to measure, from the archive or from the folder if it is there, which keep it."""
         if panel.measure is None:
             return None
-        places = [self.folder / "measured.json"]
+        usual = self.at.seeds == SCALES[self.at.name].seeds
+        seeds = "" if usual else "-seeds-" + "-".join(map(str, self.at.seeds))
+        places = [self.folder / f"measured{seeds}.json"]
         if lab.archive is not None:
-            places.insert(0, lab.archive.folder / f"{self.name}-{self.at.name}.json")
+            places.insert(0, lab.archive.folder / f"{self.name}-{self.at.name}{seeds}.json")
         kept = next((place for place in places if place.exists()), None)
         if kept is None and not lab.trains:
             raise RunError(f"{panel.title} was not measured, and nothing is to be: without --no-training it is")
@@ -107,7 +121,7 @@ class Reproduction:
             "labels": list(self.recipe.labels),
             "source": self.recipe.source,
             "ademamix": ademamix.__version__,
-            "plan": fingerprint(plan),
+            "plan": fingerprint(plan, self.at),
             "complete": complete,
         }
         contents = {
@@ -203,13 +217,43 @@ def _train(title: str, arms: Mapping[str, Run], at: Scale, lab: Lab) -> Outcome:
     return Outcome(trained, at.seeds)
 
 
-def fingerprint(plan: Plan) -> str:
-    """Return a hash of the sources that decide a plan and its claims: its module, and those of ours that it uses."""
-    ours = ("ademamix.lab.recipes.", "ademamix.lab.reproduction.")
-    module = sys.modules[plan.__module__]
-    used = {getattr(value, "__module__", None) or "" for value in vars(module).values()} | {plan.__module__}
-    sources = [inspect.getsource(sys.modules[name]) for name in sorted(used) if name.startswith(ours)]
-    return hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
+@functools.cache
+def fingerprint(plan: Plan, at: Scale) -> str:
+    """Return a hash of what decides the claims of a plan: the runs that it asks for, and the sources behind them."""
+    runs = [[at.name, at.rounds, *at.seeds], *(_asked_for(panel, at) for panel in _panels_ahead(plan, at))]
+    digest = hashlib.sha256(json.dumps(runs).encode())
+    for path in sources(plan):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def sources(plan: Plan) -> list[Path]:
+    """Return the files that decide claims: of the recipe and of those that it imports, and all of `DECIDING`."""
+    modules = [plan.__module__]
+    for name in modules:  # which grows
+        nodes = ast.walk(ast.parse(_file(name).read_text(encoding="utf-8")))
+        named = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        imported = sorted(each for each in named if each.startswith("ademamix.lab.recipes."))
+        modules += [each for each in imported if each not in modules and not each.startswith(DECIDING)]
+    files = [*map(_file, modules), *map(_file, DECIDING)]
+    return [
+        part for file in files for part in (sorted(file.parent.glob("*.py")) if file.stem == "__init__" else [file])
+    ]
+
+
+def _file(module: str) -> Path:
+    return Path(importlib.import_module(module).__file__ or "")
+
+
+def _asked_for(panel: Panel, at: Scale) -> list[Any]:
+    keys = sorted(run.key for run in of_all_seeds(panel.arms, at.seeds).values())
+    return [keys, sorted(panel.tune), sorted(panel.follow.items()), panel.early_stopping]
+
+
+def _panels_ahead(plan: Plan, at: Scale) -> Iterator[Panel]:
+    """Yield the panels of a plan up to one that waits for the outcome of another."""
+    with contextlib.suppress(AttributeError):  # of None, which it gets in place of an outcome
+        yield from plan(at)
 
 
 def _prose(plan: Plan) -> str:

@@ -16,6 +16,8 @@ from ademamix.lab.report.losses import ending
 from ademamix.lab.reproduction.claims import OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome, TrainedArm
 from ademamix.lab.reproduction.panel import Panel, Table
+from ademamix.lab.runs import environment
+from ademamix.lab.runs.record import Result
 from ademamix.output import tables
 
 
@@ -63,7 +65,16 @@ class FinishedPanel:
             "tables": jsonable(list(self.tables)),
             "arms": {name: _arm(arm, self.outcome.seeds) for name, arm in self.outcome.arms.items()},
             "searched": self.searched,
+            "environment": self._environment(),
         }
+
+    def _environment(self) -> Mapping[str, Any]:
+        """Return where its numbers were measured, or computed; runs have environments of their own."""
+        if self.panel.measure is not None:
+            measured = self.outcome.measured
+            processor = measured.get("processor", "") if isinstance(measured, Mapping) else ""
+            return {"processor": processor} if processor else {}
+        return {} if self.outcome.arms else environment.here()
 
     def text(self, width: int) -> str:
         """Lay the panel out for a terminal."""
@@ -110,12 +121,13 @@ def _tabulated(panel: Panel, outcome: Outcome) -> list[Table]:
 def arms_table(panel: Panel, outcome: Outcome) -> Table:
     """Return how the arms ended: the mean, the paired difference to the baseline and its spread, and each seed.
 
-    A seed on which an arm ends above where the baseline was after a tenth of the steps has broken down there.
+    The cells of seeds say where a run diverged or broke down.
     """
     baselines = {name: outcome.arms[panel.baseline_of(name)] for name in outcome.arms}
     same = len({baseline.name for baseline in baselines.values()}) == 1
     elsewhere = {VALIDATION_LOSS, *panel.scores}
-    metrics = [show.metric for show in panel.show if isinstance(show, Curves) and show.metric not in elsewhere]
+    curves = [show.metric for show in panel.show if isinstance(show, Curves)]
+    metrics = [metric for metric in dict.fromkeys(curves) if metric not in elsewhere]
     shared = _shared_settings(outcome)
     several = len(outcome.seeds) > 1
     measure = f"to {next(iter(baselines.values())).name}" if same else "to its baseline"
@@ -126,11 +138,17 @@ def arms_table(panel: Panel, outcome: Outcome) -> Table:
         settings = {name: value for name, value in arm.run.optimizer.settings.items() if name not in shared}
         words = " ".join(f"{name}={value}".replace(" ", "") for name, value in settings.items())
         rows.append([arm.name, f"{arm.run.optimizer.lr:g}", words, ending(arm.loss), *_differences(arm, baseline)])
-        by_seed = zip(arm.losses, baseline.early_losses, strict=True)
-        rows[-1] += [f"{ending(loss)}{' (broke down)' if early < loss < math.inf else ''}" for loss, early in by_seed]
+        by_seed = zip(arm.results, outcome.broke_down(arm.name), strict=True)
+        rows[-1] += [_end(result, broke_down=broke) for result, broke in by_seed]
         rows[-1] += [_mean(arm.values(metric)) for metric in metrics]
     header += [*(f"seed {seed}" for seed in outcome.seeds), *(metric.replace("_", " ") for metric in metrics)]
     return Table(header, rows, "Validation loss at the end")
+
+
+def _end(result: Result, *, broke_down: bool) -> str:
+    if result.diverged:
+        return f"diverged at step {result.steps:,}"
+    return ending(result.validation_loss) + (" (broke down)" if broke_down else "")
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -50,8 +50,8 @@ class Injections:
         for label in BOTH:
             names = [self.name(label, step) for step in self.steps]
             shown += [
-                Curves(METRIC, [_without(label), *names]),
-                Gap([(_without(label), name) for name in names], METRIC),
+                Curves(METRIC, [_without(label), *names], about=label),
+                Gap([(_without(label), name) for name in names], METRIC, about=f"its effect, {label}"),
             ]
         return shown
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,15 @@ class TrainedArm(Trained):
         found = zip(self.curves(metric), self.results, strict=True)
         return [math.inf if result.diverged else min(curve.values(), default=math.nan) for curve, result in found]
 
-    def largest_rise(self, metric: str) -> list[float]:
+    def largest_rise(self, metric: str, between: tuple[float, float] = (0, math.inf)) -> list[float]:
         """Return how far a metric ever rose above its lowest value before, for each seed; infinite where it diverged.
 
-        Zero: it never rose. NaN: it was not recorded.
+        `between` are the first and the last step that count. Zero: it never rose. NaN: it was not recorded.
         """
-        found = zip(self.curves(metric), self.results, strict=True)
-        return [math.inf if result.diverged else _largest_rise([*curve.values()]) for curve, result in found]
+        first, last = between
+        curves = [[value for step, value in curve.items() if first <= step <= last] for curve in self.curves(metric)]
+        found = zip(curves, self.results, strict=True)
+        return [math.inf if result.diverged else _largest_rise(values) for values, result in found]
 
     def roughness(self, metric: str) -> list[float]:
         """Return how far a metric is on average from midway between its neighbours, for each seed.
@@ -125,6 +127,12 @@ class Outcome:
     seeds: tuple[int, ...]
     measured: Any = None
     """What the panel had to measure, beside its runs."""
+    broken: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """On which seeds each arm broke down."""
+
+    def broke_down(self, arm: str) -> Sequence[bool]:
+        """Tell for each seed whether an arm broke down, that is, ended above where its baseline was early."""
+        return self.broken.get(arm, [False] * len(self.seeds))
 
     def lowest(self, names: Iterable[str] = ()) -> TrainedArm:
         """Return the arm with the lowest mean loss, of some or of all."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ademamix.lab.config import Run
 from ademamix.lab.report.charts import Chart
 from ademamix.lab.reproduction.claims import Claim
-from ademamix.lab.reproduction.outcome import Outcome
+from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome
 from ademamix.lab.reproduction.scale import Scale
 
 
@@ -67,6 +68,19 @@ class Panel:
         if isinstance(self.baseline, str):
             return self.baseline or next(iter(self.arms))
         return self.baseline[name]
+
+    def judged(self, found: Outcome) -> Outcome:
+        """Return an outcome that says on which seeds each arm broke down.
+
+        That is to end above where its baseline was after a tenth of the steps; where the claims go by the lowest loss,
+        never to get below that. A run that diverged has done worse.
+        """
+        broken = {}
+        for name, arm in found.arms.items():
+            losses = arm.lowest(VALIDATION_LOSS) if self.early_stopping else arm.losses
+            early = found.arms[self.baseline_of(name)].early_losses
+            broken[name] = [before < loss < math.inf for before, loss in zip(early, losses, strict=True)]
+        return replace(found, broken=broken)
 
 
 Panels = Generator[Panel, Outcome, None]

@@ -27,10 +27,10 @@ def folder_of(name: str, scale: ScaleName, out: Path) -> Path:
     return out / name / scale
 
 
-def is_up_to_date(name: str, scale: ScaleName, out: Path) -> bool:
-    """Tell whether a recipe was carried out to its end, with the claims that it has now."""
-    found = verdict_of(name, scale, out)
-    return bool(found.get("complete")) and found.get("plan") == fingerprint(load(name))
+def is_up_to_date(name: str, at: Scale, out: Path) -> bool:
+    """Tell whether a recipe was carried out to its end, with the runs and the claims that it has now."""
+    found = verdict_of(name, at.name, out)
+    return bool(found.get("complete")) and found.get("plan") == fingerprint(load(name), at)
 
 
 def verdict_of(name: str, scale: ScaleName, out: Path) -> Mapping[str, Any]:

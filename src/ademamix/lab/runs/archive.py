@@ -80,7 +80,8 @@ class Archive:
             record["environment"]["data"]
             record["metrics"] = {name: _by_step(column) for name, column in record["metrics"].items()}
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
-            raise RunError(f"the record {str(path)!r} is damaged ({error}): restore it, or remove it") from error
+            first, *_ = str(error).splitlines()  # of a config there may be a line for each mistake
+            raise RunError(f"the record {str(path)!r} is damaged ({first}): restore it, or remove it") from error
         return record
 
 

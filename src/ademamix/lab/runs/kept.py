@@ -67,9 +67,13 @@ def kept_run(path: Path) -> KeptRun:
     files = _files(path)
     in_use = _in_use(path)
     config, state = None, "cannot be read: another version may have written it"
-    with contextlib.suppress(ConfigError, OSError, UnicodeError):
+    try:
         folder = open_folder(path)
         config, state = folder.config, _state(folder, in_use)
+    except RunError:  # its config can be read, but has another key by now
+        state = "of another version"
+    except (ConfigError, OSError, UnicodeError):
+        pass
     return KeptRun(
         path=path,
         config=config,

@@ -83,7 +83,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-        """Create the folder and hold it alone; while another process holds it, wait, after calling `on_wait` once."""
+        """Create the folder and hold it alone; while another process holds it, wait, after calling `on_wait` once.
+
+        If an error ends that before anything but the config was written, the folder is gone again.
+        """
         with self.explained("create"):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / "lock")
@@ -99,6 +102,10 @@ class RunFolder:
                     _remove(leftover)
                 write_atomically(self.path / "config.json", self.config.model_dump_json(indent=1) + "\n")
             yield
+        except BaseException:
+            if {file.name for file in self.path.iterdir()} <= {"config.json", "lock"}:  # the run was refused
+                shutil.rmtree(self.path)
+            raise
         finally:
             lock.release()
 
