@@ -9,17 +9,18 @@ import sys
 import pytest
 
 from ademamix.pytorch.core import core
+from cases import FUSED
 
 VARIABLE = "ADEMAMIX_INSTRUCTION_SET"
 STEPS = """
-import hashlib, torch
+import hashlib, sys, torch
 from ademamix import AdEMAMix
 from ademamix.pytorch.core import core
 
 torch.manual_seed(1)
 digest = hashlib.sha256()
 for dtype in (torch.float32, torch.bfloat16):
-    for storage in ("fp32", "bf16", "compact"):
+    for storage in sys.argv[1:]:
         params = [torch.randn(40, 1000).to(dtype), torch.randn(77).to(dtype)]
         optimizer = AdEMAMix(params, total_steps=100, fused=True, state_storage=storage)
         for _ in range(3):
@@ -36,7 +37,7 @@ def run(code: str, chosen: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if chosen is not None:
         environment[VARIABLE] = chosen
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, "-c", code, *FUSED], capture_output=True, text=True, env=environment)
 
 
 def test_every_set_takes_the_same_steps():

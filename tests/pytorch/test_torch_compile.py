@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ademamix import formats
 from ademamix.pytorch import block_codes
-from cases import PATHS, make
+from cases import PATHS, REDUCED, make
 from database import assert_same, difference, params_of, set_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
@@ -78,7 +78,7 @@ def test_two_graphs_that_match_eager(case, scheduler_first):
         assert_same(state["step"], torch.tensor(float(STEPS)))
 
 
-@pytest.mark.parametrize("storage", ["bf16", "compact"])
+@pytest.mark.parametrize("storage", REDUCED)
 @pytest.mark.parametrize("path", ["single", "foreach"])
 def test_reduced_state_is_traced_in_one_graph(path, storage):
     """Without inductor, which takes a minute for it; the next test compiles the codes."""
@@ -96,7 +96,7 @@ def test_reduced_state_is_traced_in_one_graph(path, storage):
         assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("code", [formats.FAST, formats.SLOW, formats.SQUARE], ids=["m1", "m2", "nu"])
+@pytest.mark.parametrize("code", [formats.FAST, formats.SLOW, formats.SQUARE], ids=["fast", "slow", "square"])
 def test_codes_compile(code):
     torch._dynamo.reset()
     values = torch.randn(64, 200, generator=torch.Generator().manual_seed(0)).abs()
