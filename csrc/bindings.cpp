@@ -1,5 +1,7 @@
-// The Python face of the core: steps on tensors (`pytorch/step_cpu.py`) that it gathers (`gathering.py`) or that are
-// listed, looks at their state (`parameter_state.py`), clocks (`coefficients.py`), and the numbers of its formats.
+// The Python face of the core. For PyTorch: steps on tensors (`step_cpu.py`) that it gathers (`gathering.py`) or that are
+// listed, looks at their state (`parameter_state.py`), clocks (`coefficients.py`), and a check of their memory
+// (`core.py`). For JAX: the call of XLA (`fused_call.py`). For both: the numbers of its formats, its instruction sets, and
+// where its threads are from. For benchmarks: a loop that streams memory, in bindings_stream.cpp.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
@@ -273,6 +275,12 @@ nb::dict element_types() {
   return numbers;
 }
 
+nb::list storages() {
+  nb::list names;
+  for (const auto& [name, storage] : ademamix::kStorages) names.append(name);
+  return names;
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -280,6 +288,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // the reader lives as long as the process
   m.attr("FORMATS") = formats();
   m.attr("ELEMENT_TYPES") = element_types();
+  m.attr("STORAGES") = nb::tuple(storages());
   nb::class_<ademamix::Options>(m, "Options")
       .def("__init__", [](ademamix::Options* self, double gradient_factor, bool stochastic_rounding,
                           uint64_t rounding_seed, int threads) {

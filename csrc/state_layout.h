@@ -29,6 +29,13 @@ enum StateColumn : size_t {
   kStateColumns
 };
 
+// The storages, by the names that they have in Python.
+constexpr std::pair<const char*, Storage> kStorages[] = {
+    {"fp32", Storage::plain},
+    {"bf16", Storage::bf16},
+    {"compact", Storage::compact},
+};
+
 // A parameter, its gradient and its state, as they were found.
 struct Entry {
   nanobind::handle parameter_object, gradient_object;
@@ -116,10 +123,10 @@ class StateLayout {
   }
 
  private:
-  static Storage storage_named(const std::string& name) {
-    if (name == "fp32") return Storage::plain;
-    if (name == "bf16") return Storage::bf16;
-    if (name == "compact") return Storage::compact;
+  static Storage storage_named(const std::string& wanted) {
+    for (const auto& [name, storage] : kStorages) {
+      if (wanted == name) return storage;
+    }
     throw nanobind::value_error("there is no storage of this name");
   }
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
 from ademamix import AdEMAMix
+from ademamix.hyperparameters import STATE_STORAGES
 from ademamix.reference import ReferenceAdEMAMix
 
 PATHS: dict[str, dict[str, Any]] = {
@@ -20,6 +23,12 @@ PATHS: dict[str, dict[str, Any]] = {
     "foreach-capturable": {"foreach": True, "capturable": True},
     "fused-capturable": {"fused": True, "capturable": True},
 }
+
+# The storages of the state, those that take fewer bits than fp32, and those that have kernels.
+STORAGES = STATE_STORAGES
+REDUCED = tuple(storage for storage in STORAGES if storage != "fp32")
+FUSED = ("fp32", "bf16", "compact")
+FUSED_REDUCED = tuple(storage for storage in FUSED if storage != "fp32")
 
 # Norm of the difference to the oracle over the largest norm that the oracle has had, per tensor, at any step.
 TOLERANCES = {torch.float32: 3e-6, torch.float64: 1e-12, torch.complex64: 3e-6, torch.complex128: 1e-12}
@@ -40,6 +49,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "large-eps": {"total_steps": 400, "eps": 1e-2},
     "slow-clip": {"total_steps": 400, "alpha": 8.0, "slow_clip": 0.5},
 }
+
+
+def on_paths(paths: Iterable[str], storages: Iterable[str]) -> list[tuple[str, str]]:
+    """List each path with each storage that it has."""
+    return [(path, storage) for path, storage in product(paths, storages) if storage in FUSED or "fused" not in path]
 
 
 def make(params: Any, **settings: Any) -> AdEMAMix:

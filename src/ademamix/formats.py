@@ -7,6 +7,7 @@ has them once more for the C++ core, which reports its own as ``FORMATS``; a tes
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -103,3 +104,33 @@ WELL_RESOLVED = 17  # octaves below the scale of a block in which steps are at m
 def wide_exponent(scale: Any) -> Any:
     """Return the biased exponent that the scale of a wide block stands for."""
     return WIDE_BASE + (scale << WIDE_SHIFT)
+
+
+class Storage(NamedTuple):
+    """The dtypes that the moments of large parameters are stored in."""
+
+    fast: str
+    slow: str
+    square: str
+
+    @property
+    def coded(self) -> tuple[bool, ...]:
+        """Which of them are codes, with a scale for each block."""
+        return tuple(dtype in (FAST.dtype, SLOW.dtype, SQUARE.dtype) for dtype in self)
+
+
+# By the values of `state_storage`.
+STORAGES = {
+    "fp32": Storage("float32", "float32", "float32"),
+    "bf16": Storage("bfloat16", "bfloat16", "bfloat16"),
+    "compact": Storage(FAST.dtype, SLOW.dtype, SQUARE.dtype),
+}
+
+
+def bytes_of(dtype: str) -> int:
+    """Return the bytes of a number, whose bits are in the name of its dtype.
+
+    >>> bytes_of("bfloat16"), bytes_of("int8")
+    (2, 1)
+    """
+    return int(re.findall(r"\d+", dtype)[0]) // 8

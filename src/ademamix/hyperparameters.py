@@ -13,6 +13,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from ademamix import formats
 from ademamix.schedules import OPEN, Horizon, beta3_for_horizon, open_warmup
 
 
@@ -34,7 +35,7 @@ BETAS = (0.9, 0.999)
 ALPHA = _DefaultFloat(5.0)
 STATE_STORAGE = _DefaultStr("fp32")
 ROUNDING_SEED = _DefaultInt(0)
-STATE_STORAGES = ("fp32", "bf16", "compact")
+STATE_STORAGES = tuple(formats.STORAGES)
 MASTERS = (None, "24bit")
 NONFINITE = ("propagate", "skip")
 LAST_STEP = 2**53

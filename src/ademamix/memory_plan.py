@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ademamix import formats
 from ademamix.formats import BLOCK, is_large
 
 
@@ -58,14 +59,17 @@ class StateFormat(NamedTuple):
 
     moments: tuple[int, ...]
     is_reduced: bool
-    has_scales: bool
+    coded: int  # the number of moments that have scales
     title: str
 
 
 PRECISIONS = {
     "fp32": Precision(4, 4, 0, "fp32 parameters and gradients"),
     "bf16": Precision(2, 2, 0, "bf16 parameters and gradients, no master copy"),
-    "24bit": Precision(2, 2, 1, "bf16 parameters and gradients, a byte beside each parameter for a 24-bit master"),
+    "24bit": Precision(
+        *(2, 2, formats.bytes_of(formats.CORRECTION)),
+        "bf16 parameters and gradients, a byte beside each parameter for a 24-bit master",
+    ),
     "mixed": Precision(2, 4, 4, "computes in bf16, with gradients and a master copy in fp32"),
 }
 SHARDINGS = {
@@ -74,14 +78,19 @@ SHARDINGS = {
     "zero2": Sharding(False, True, True, 1, "devices share state, master copy and gradients, as in ZeRO-2"),
     "fsdp": Sharding(True, True, True, 2, "devices share everything, as in FSDP2 and ZeRO-3"),
 }
+
+
+def _without(moments: int, storage: str, title: str) -> StateFormat:
+    """Return a storage without its first moments."""
+    stored = formats.STORAGES[storage]
+    bytes_each = tuple(map(formats.bytes_of, stored[moments:]))
+    return StateFormat(bytes_each, storage != "fp32", sum(stored.coded[moments:]), title)
+
+
 STATE_FORMATS = {
-    "adamw": StateFormat((4, 4), False, False, "AdamW"),
-    "fp32": StateFormat((4, 4, 4), False, False, "AdEMAMix, fp32"),
-    "bf16": StateFormat((2, 2, 2), True, False, "AdEMAMix, bf16"),
-    "compact": StateFormat((1, 2, 1), True, True, "AdEMAMix, compact"),
-    "fp32-beta1-0": StateFormat((4, 4), False, False, "AdEMAMix, fp32, beta1 = 0"),
-    "bf16-beta1-0": StateFormat((2, 2), True, False, "AdEMAMix, bf16, beta1 = 0"),
-    "compact-beta1-0": StateFormat((2, 1), True, True, "AdEMAMix, compact, beta1 = 0"),
+    "adamw": _without(1, "fp32", "AdamW"),
+    **{name: _without(0, name, f"AdEMAMix, {name}") for name in formats.STORAGES},
+    **{f"{name}-beta1-0": _without(1, name, f"AdEMAMix, {name}, beta1 = 0") for name in formats.STORAGES},
 }
 
 
@@ -125,7 +134,7 @@ def state_bytes(shape: Sequence[int], state: str, *, devices: int = 1) -> int:
     if form.is_reduced and (not is_large(shape) or is_cut):
         return 4 * len(form.moments) * elements
     row = elements if len(shape) == 1 else math.prod(shape[1:])
-    scales = len(form.moments) * -(-row // BLOCK) * (elements // row) if form.has_scales and row else 0
+    scales = form.coded * -(-row // BLOCK) * (elements // row) if row else 0
     return sum(form.moments) * elements + scales
 
 

@@ -20,6 +20,7 @@ from ademamix.checkpoints import CheckpointError, inspect
 from ademamix.checkpoints.inspection import State
 from ademamix.lab.report.checkpoint import text
 from ademamix.optax import ademamix
+from cases import STORAGES
 from fixtures.foreign import write_foreign as foreign
 from written_by import ROWS, SAVED
 
@@ -269,9 +270,6 @@ def test_idle_elements_are_named(tmp_path: Path) -> None:
     optimizer.param_groups[0]["slow_clip"] = 30.0
     torch.save(optimizer.state_dict(), tmp_path / "bounded.pt")
     assert all("idle elements" not in warning for warning in only(tmp_path / "bounded.pt").warnings)
-
-
-STORAGES = ("fp32", "bf16", "compact")
 
 
 @pytest.mark.parametrize("storage", STORAGES)

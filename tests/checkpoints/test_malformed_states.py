@@ -14,6 +14,7 @@ import torch
 
 from ademamix import AdEMAMix
 from ademamix.checkpoints import CheckpointError, convert, inspect
+from cases import STORAGES
 from fixtures.foreign import write_foreign as foreign
 from written_by import state
 
@@ -168,7 +169,7 @@ def test_a_malformed_state_of_another_ademamix_is_refused(tmp_path: Path, name: 
 
 VALID: dict[str, Any] = {
     "AdamW": torch.optim.AdamW,
-    **{storage: partial(OURS, state_storage=storage) for storage in ("fp32", "bf16", "compact")},
+    **{storage: partial(OURS, state_storage=storage) for storage in STORAGES},
     "beta1 of 0": partial(OURS, betas=(0.0, 0.99)),
     "skipping": partial(OURS, nonfinite="skip"),
     "without a horizon": partial(AdEMAMix, alpha_warmup=0, beta3_warmup=0),

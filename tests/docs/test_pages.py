@@ -164,6 +164,13 @@ def test_names_of_transformers() -> None:
     assert read_optim_args(", ".join(f"{name}=1" for name in names))
 
 
+def test_names_of_optim_args() -> None:
+    with pytest.raises(ValueError, match="write NAME=VALUE with one of") as refused:
+        read_optim_args("unknown=1")
+    stated = text_of("integrations.md").split("or are in `optim_args`:")[1].split("Any other name is an error.")[0]
+    assert re.findall(r"`(\w+)`", stated) == str(refused.value).split(" one of ")[1].split(", ")
+
+
 def test_peaks_of_a_training_step() -> None:
     measured = json.loads((ROOT / "benchmarks" / "results" / "peak_memory.json").read_text())["parts"]
     found = {}

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from ademamix import AdEMAMix
+from ademamix.pytorch.core import CORE_STORAGES
 
 PATHS: list[dict[str, Any]] = [
     {},
@@ -103,7 +104,7 @@ SETTINGS = {
     "alpha": [None, "much", float("inf"), -3.0],
     "eps": [0.0, None, float("nan")],
     "alpha_warmup": [-1, None, 2.5, 10**30],
-    "state_storage": ["fp32", "bf16", "compact", "int4", None],
+    "state_storage": [*CORE_STORAGES, "int4", None],
     "fused": [True, False, None],
     "foreach": [True, False, None],
     "nonfinite": ["skip", "propagate", "explode"],
@@ -122,7 +123,7 @@ def optimizer_of(r: random.Random) -> AdEMAMix:
         [torch.nn.Parameter(param) for param in params],
         betas=(r.choice([0.9, 0.0]), 0.999),
         total_steps=100,
-        state_storage=r.choice(["fp32", "bf16", "compact"]),
+        state_storage=r.choice(CORE_STORAGES),
         nonfinite=r.choice(["propagate", "skip"]),
         **r.choice(PATHS),
     )

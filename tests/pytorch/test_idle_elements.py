@@ -8,7 +8,7 @@ import torch
 
 from ademamix import AdEMAMix
 from ademamix.reference import ReferenceAdEMAMix
-from cases import PATHS, make
+from cases import PATHS, STORAGES, make, on_paths
 
 LIVE, IDLE = 3_000, 20_000
 LR = 1e-3
@@ -100,8 +100,7 @@ def test_rare_tokens_of_an_embedding():
     assert found["large_slow_steps"] == 0
 
 
-@pytest.mark.parametrize("storage", ["fp32", "bf16", "compact"])
-@pytest.mark.parametrize("path", EAGER)
+@pytest.mark.parametrize(("path", "storage"), on_paths(EAGER, STORAGES))
 def test_a_bound_that_nothing_reaches_changes_no_bit(path, storage):
     results = []
     for slow_clip in (None, 1e30):

@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from ademamix.pytorch.core import core
+from cases import FUSED
 
 VARIABLE = "ADEMAMIX_INSTRUCTION_SET"
 STEPS = """
-import hashlib, torch
+import hashlib, sys, torch
 from ademamix import AdEMAMix
 from ademamix.pytorch.core import core
 
@@ -28,7 +29,7 @@ for dtype, settings in (
     (torch.float16, {}),
     (torch.float16, clipped),
 ):
-    for storage in ("fp32", "bf16", "compact"):
+    for storage in sys.argv[1:]:
         params = [torch.randn(40, 1000).to(dtype), torch.randn(77).to(dtype)]
         optimizer = AdEMAMix(params, total_steps=100, fused=True, state_storage=storage, **settings)
         for _ in range(3):
@@ -47,7 +48,7 @@ def run(code: str, chosen: str | None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     if chosen is not None:
         environment[VARIABLE] = chosen
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    return subprocess.run([sys.executable, "-c", code, *FUSED], capture_output=True, text=True, env=environment)
 
 
 def test_every_set_takes_the_same_steps():

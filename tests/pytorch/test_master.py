@@ -11,10 +11,9 @@ import torch
 from ademamix import AdEMAMix
 from ademamix.pytorch.gradient_release import gradient_release
 from ademamix.pytorch.master import divided, joined
-from cases import PATHS, gradients, make, oracle_of, relative_error
+from cases import PATHS, STORAGES, gradients, make, on_paths, oracle_of, relative_error
 
 SPACING = 2.0**-15  # of masters, relative
-STORAGES = ["fp32", "bf16", "compact"]
 BF16 = torch.bfloat16
 
 
@@ -141,8 +140,7 @@ def test_masters_follow_the_oracle_where_bf16_does_not(path):
     assert errors["none"] > 0.1
 
 
-@pytest.mark.parametrize("state_storage", STORAGES)
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "single"])
+@pytest.mark.parametrize(("path", "state_storage"), on_paths([path for path in PATHS if path != "single"], STORAGES))
 def test_the_same_bits_on_every_path(path, state_storage):
     """At the first step with beta1 = 0 and alpha = 0 the change is -lr sign(g), the same on every path."""
 
@@ -162,8 +160,7 @@ def test_the_same_bits_on_every_path(path, state_storage):
     assert not any(torch.equal(a, b) for a, b in zip(others[3:], expected[3:], strict=True))
 
 
-@pytest.mark.parametrize("state_storage", STORAGES)
-@pytest.mark.parametrize("path", ["single", "foreach", "fused"])
+@pytest.mark.parametrize(("path", "state_storage"), on_paths(["single", "foreach", "fused"], STORAGES))
 def test_any_memory_order_gives_the_same_bits(path, state_storage):
     start = torch.tensor(gradients(1, (70, 80), 0)).to(BF16)
     gradient = torch.tensor(gradients(2, (70, 80), 1)).to(BF16)
@@ -179,8 +176,7 @@ def test_any_memory_order_gives_the_same_bits(path, state_storage):
     assert found[0][1].any()
 
 
-@pytest.mark.parametrize("state_storage", STORAGES)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "state_storage"), on_paths(PATHS, STORAGES))
 def test_bf16_parameters_alone_have_masters(path, state_storage):
     """In one group with all other dtypes, whose steps are those of a group without masters."""
     dtypes = [torch.float32, BF16, torch.float16, BF16] + ([torch.float64] if state_storage == "fp32" else [])
@@ -214,8 +210,7 @@ def test_bf16_parameters_alone_have_masters(path, state_storage):
     ]
 
 
-@pytest.mark.parametrize("state_storage", STORAGES)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "state_storage"), on_paths(PATHS, STORAGES))
 def test_skip_leaves_nonfinite_elements_as_they_were(path, state_storage):
     param = torch.tensor(gradients(1, (41, 100), 0)).to(BF16)
     optimizer = make([param], lr=1e-2, nonfinite="skip", master="24bit", state_storage=state_storage, **PATHS[path])
@@ -284,8 +279,7 @@ def assert_same_state(optimizer, other):
         assert all(torch.equal(value, other.state[twin][key]) for key, value in optimizer.state[param].items())
 
 
-@pytest.mark.parametrize("state_storage", STORAGES)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "state_storage"), on_paths(PATHS, STORAGES))
 def test_a_resumed_run_has_the_same_bits(path, state_storage, tmp_path):
     settings = {"state_storage": state_storage, **PATHS[path]}
     model, optimizer = trained_model(master="24bit", **settings)

@@ -22,6 +22,7 @@ from ademamix.pytorch.core import core, reader
 from ademamix.pytorch.parameter_state import adopt, form_of, values_of
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import Place, Tensors
+from cases import FUSED, FUSED_REDUCED
 
 CSRC = Path(__file__).parents[2] / "csrc"
 CHECKS = Path(__file__).parents[1] / "csrc"
@@ -142,7 +143,7 @@ def test_core_and_python_round_to_the_same_bits(seed, index, step):
 
 
 @pytest.mark.parametrize(("seed", "index", "step"), KEYS)
-@pytest.mark.parametrize("name", ["bf16", "compact"])
+@pytest.mark.parametrize("name", FUSED_REDUCED)
 def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, step):
     """With the rate 1 an average becomes the gradient, exactly, and its code shows the random word."""
     generator = torch.Generator().manual_seed(1)
@@ -170,11 +171,12 @@ def test_core_and_python_write_moments_with_the_same_bits(name, seed, index, ste
 
 
 def test_the_core_has_the_formats_of_python():
-    ours = {name: value for name, value in vars(formats).items() if name.isupper()}
+    ours = {name: value for name, value in vars(formats).items() if name.isupper() and name != "STORAGES"}
     for name, value in ours.items():
         if isinstance(value, formats.BlockCode):
             ours[name] = value._asdict()
     assert ours == core.FORMATS
+    assert core.STORAGES == FUSED
 
 
 WORDS = r"""

@@ -9,23 +9,22 @@ from ademamix.pytorch.parameter_state import adopt, form_of
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.step import Flags, ademamix_step
 from ademamix.pytorch.tensors import Place, Tensors
-from cases import PATHS
+from cases import FUSED_REDUCED, PATHS, STORAGES, on_paths
 
 SETTINGS = Settings(0.1, (0.9, 0.99, 0.999), 5.0, 0, 0, 0.9, 1e-8, 0.01)
-ANY = ("fp32", "bf16", "compact")
 
 # The shape of a parameter, where a part begins and ends in each dimension, and the storages that it may have: where a
 # block is cut, the moments are not coded.
 CUTS = [
-    ((64, 300), [(0, 16), (0, 300)], ANY),
-    ((64, 300), [(3, 20), (128, 300)], ANY),
-    ((64, 300), [(0, 64), (128, 256)], ANY),
-    ((64, 300), [(5, 5), (0, 300)], ANY),
-    ((64, 300), [(0, 64), (300, 300)], ANY),
+    ((64, 300), [(0, 16), (0, 300)], STORAGES),
+    ((64, 300), [(3, 20), (128, 300)], STORAGES),
+    ((64, 300), [(0, 64), (128, 256)], STORAGES),
+    ((64, 300), [(5, 5), (0, 300)], STORAGES),
+    ((64, 300), [(0, 64), (300, 300)], STORAGES),
     ((64, 300), [(5, 20), (37, 211)], ("fp32",)),
-    ((1000,), [(512, 1000)], ANY),
+    ((1000,), [(512, 1000)], STORAGES),
     ((1000,), [(13, 600)], ("fp32",)),
-    ((6, 4, 64), [(2, 5), (2, 4), (0, 64)], ANY),
+    ((6, 4, 64), [(2, 5), (2, 4), (0, 64)], STORAGES),
     ((6, 7, 8), [(1, 5), (0, 7), (2, 5)], ("fp32",)),
     ((6, 7, 8), [(1, 5), (2, 5), (2, 5)], ("fp32",)),
     ((5, 4, 6, 8), [(1, 5), (1, 4), (2, 3), (2, 5)], ("fp32",)),
@@ -54,7 +53,7 @@ def test_parts_take_the_steps_of_the_whole(shape, cut, storages, dtype, path, mo
     tensors = [torch.randn(shape, generator=generator).to(dtype) for _ in range(3)]
     window = tuple(slice(*bounds) for bounds in cut)
     place = Place(3, tuple(start for start, _ in cut), shape)
-    for storage in storages:
+    for _, storage in on_paths([path], storages):
         parts = [tensor[window].clone(memory_format=torch.contiguous_format) for tensor in tensors]
         part = stepped(parts, place, storage, path, monkeypatch)
         whole = stepped([tensor.clone() for tensor in tensors], Place(3), storage, path, monkeypatch)
@@ -73,7 +72,7 @@ def test_a_vector_is_decoded_piece_by_piece(monkeypatch):
     assert all(torch.equal(whole[key], pieces[key]) for key in whole)
 
 
-@pytest.mark.parametrize("storage", ["bf16", "compact"])
+@pytest.mark.parametrize("storage", FUSED_REDUCED)
 def test_elements_are_numbered_beyond_32_bits(storage, monkeypatch):
     """A row of 300 begins 196 elements before number 2^32, which is therefore passed inside a block."""
     row = 2**32 // 300

@@ -13,22 +13,24 @@ from ademamix import AdEMAMix, formats
 from ademamix.lab.bench.rows import gpt2_shapes
 from ademamix.pytorch import block_codes, step
 from ademamix.pytorch.parameter_state import adopt, values_of
-from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
-from cases import PATHS, TOLERANCES, distance, gradients, make, oracle_of
+from ademamix.state_keys import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
+from cases import FUSED_REDUCED, PATHS, REDUCED, STORAGES, TOLERANCES, distance, gradients, make, on_paths, oracle_of
 
 SHAPES = [(64, 100), (33, 3, 43), (65,), (16, 384)]  # rows of 100, 129 and 384; the third is too small to be coded
 CODED = [True, True, False, True]
-REDUCED = ["bf16", "compact"]
 MOMENTS = tuple(MOMENT_KEYS.values())
 DTYPES = {
-    "fp32": dict.fromkeys(MOMENTS, torch.float32),
-    "bf16": dict.fromkeys(MOMENTS, torch.bfloat16),
-    "compact": {"exp_avg": torch.int8, "exp_avg_slow": torch.int16, "exp_avg_sq": torch.uint8},
+    storage: {key: getattr(torch, dtype) for key, dtype in zip(MOMENTS, formats.STORAGES[storage], strict=True)}
+    for storage in STORAGES
 }
 ORACLE_NAMES = {"exp_avg": "m1", "exp_avg_slow": "m2", "exp_avg_sq": "nu"}
 
-every_path = pytest.mark.parametrize("path", PATHS)
 every_reduced = pytest.mark.parametrize("reduced", REDUCED)
+every_fused = pytest.mark.parametrize("reduced", FUSED_REDUCED)
+
+
+def on_each_of(paths):
+    return pytest.mark.parametrize(("path", "reduced"), on_paths(paths, REDUCED))
 
 
 def fresh(dtype=torch.float32, shapes=SHAPES):
@@ -79,8 +81,7 @@ def spacing(moment, stored, scale, exact):
 
 
 @pytest.mark.parametrize(("beta1", "slow_clip"), [(0.9, None), (0.0, None), (0.9, 0.1), (0.0, 0.1)])
-@every_reduced
-@every_path
+@on_each_of(PATHS)
 def test_each_step_rounds_the_oracle_once(path, reduced, beta1, slow_clip):
     params = fresh()
     settings = {"betas": (beta1, 0.99, 0.999), "alpha_warmup": 80, "beta3_warmup": 80, "state_storage": reduced}
@@ -172,8 +173,7 @@ def test_the_slow_average_remembers(path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@every_reduced
-@every_path
+@on_each_of(PATHS)
 def test_resume_is_bit_identical(path, reduced, dtype):
     settings = {"lr": 1e-2, "betas": (0.9, 0.99), "total_steps": 12, "state_storage": reduced, "nonfinite": "skip"}
     params = fresh(dtype)
@@ -271,8 +271,7 @@ def test_groups_may_have_their_own_storage():
     assert dtypes == [torch.float32, torch.bfloat16, torch.float32, torch.int16]
 
 
-@every_reduced
-@pytest.mark.parametrize("path", ["single", "foreach"])
+@on_each_of(["single", "foreach"])
 def test_parts_give_the_bits_of_the_whole(path, reduced, monkeypatch):
     results = []
     for elements in (1 << 22, 7000, 2500, 100):
@@ -292,7 +291,7 @@ def test_parts_give_the_bits_of_the_whole(path, reduced, monkeypatch):
 
 @pytest.mark.parametrize("maximize", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@every_reduced
+@every_fused
 def test_the_torch_and_the_core_paths_round_alike(reduced, dtype, maximize):
     """The random words are the same; values differ by fp32 rounding, which changes a code now and then."""
     states = []
@@ -306,7 +305,7 @@ def test_the_torch_and_the_core_paths_round_alike(reduced, dtype, maximize):
             assert (single[moment] != fused[moment]).float().mean() < 2e-3
 
 
-@every_reduced
+@every_fused
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(reduced, dtype):
     results = []
@@ -345,8 +344,7 @@ def poisoned_run(path, reduced, nonfinite, bad, betas):
 
 
 @every_memory
-@every_reduced
-@pytest.mark.parametrize("path", ["single", "foreach", "fused"])
+@on_each_of(["single", "foreach", "fused"])
 def test_skip_keeps_elements_with_nonfinite_gradients_and_their_neighbours(path, reduced, betas):
     param, optimizer = poisoned_run(path, reduced, "skip", BAD, betas)
     clean, clean_optimizer = poisoned_run(path, reduced, "skip", {}, betas)
@@ -370,8 +368,7 @@ def test_skip_keeps_elements_with_nonfinite_gradients_and_their_neighbours(path,
 
 
 @every_memory
-@every_reduced
-@pytest.mark.parametrize("path", ["single", "foreach", "fused"])
+@on_each_of(["single", "foreach", "fused"])
 def test_propagate_poisons_the_element_and_not_its_block(path, reduced, betas):
     param, optimizer = poisoned_run(path, reduced, "propagate", BAD, betas)
     clean, clean_optimizer = poisoned_run(path, reduced, "propagate", {}, betas)

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ademamix import formats
 from ademamix.pytorch import block_codes
-from cases import PATHS, make
+from cases import PATHS, REDUCED, make
 from database import assert_same, difference, params_of, set_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
@@ -80,7 +80,7 @@ def test_two_graphs_that_match_eager(case, scheduler_first):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"state_storage": "bf16"}, {"state_storage": "compact"}, {"master": "24bit"}], ids=str
+    "settings", [*({"state_storage": storage} for storage in REDUCED), {"master": "24bit"}], ids=str
 )
 @pytest.mark.parametrize("path", ["single", "foreach"])
 def test_reduced_state_and_masters_are_traced_in_one_graph(path, settings):
@@ -100,7 +100,7 @@ def test_reduced_state_and_masters_are_traced_in_one_graph(path, settings):
         assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("code", [formats.FAST, formats.SLOW, formats.SQUARE], ids=["m1", "m2", "nu"])
+@pytest.mark.parametrize("code", [formats.FAST, formats.SLOW, formats.SQUARE], ids=["fast", "slow", "square"])
 def test_codes_compile(code):
     torch._dynamo.reset()
     values = torch.randn(64, 200, generator=torch.Generator().manual_seed(0)).abs()

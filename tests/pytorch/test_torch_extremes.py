@@ -11,11 +11,11 @@ import torch
 
 from ademamix.pytorch.gradient_limit import GRADIENT_LIMIT
 from ademamix.pytorch.parameter_state import values_of
-from cases import PATHS, TOLERANCES, distance, gradients, make, oracle_of
+from cases import FUSED, PATHS, STORAGES, TOLERANCES, distance, gradients, make, on_paths, oracle_of
 from database import assert_same
 
 every_path = pytest.mark.parametrize("path", PATHS)
-every_storage = pytest.mark.parametrize("storage", ["fp32", "bf16", "compact"])
+every_storage = pytest.mark.parametrize(("path", "storage"), on_paths(PATHS, STORAGES))
 SHAPE = (64, 96)  # large enough to be coded
 HUGE = [2e19, -1e20, 1e25, -1e30, 3e38]
 
@@ -46,7 +46,6 @@ def test_huge_gradients_are_those_of_the_oracle(path):
 
 
 @every_storage
-@every_path
 @pytest.mark.parametrize("beta1", [0.9, 0.0])
 @pytest.mark.parametrize("nonfinite", ["propagate", "skip"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -71,7 +70,6 @@ def test_huge_gradients_are_taken_for_the_limit(path, storage, beta1, nonfinite,
 
 
 @every_storage
-@every_path
 def test_fp64_gradients_beyond_fp32_are_taken_for_the_limit(path, storage):
     params = [param_of(), param_of()]
     optimizers = [make([param], total_steps=9, state_storage=storage, **PATHS[path]) for param in params]
@@ -85,7 +83,6 @@ def test_fp64_gradients_beyond_fp32_are_taken_for_the_limit(path, storage):
 
 
 @every_storage
-@every_path
 def test_infinity_is_not_taken_for_the_limit(path, storage):
     param = param_of()
     optimizer = make([param], total_steps=9, state_storage=storage, **PATHS[path])
@@ -127,7 +124,7 @@ def test_the_neighbours_of_a_spike_keep_moving(path, spike):
 
 
 FLUSHING = """
-import torch
+import sys, torch
 from ademamix import AdEMAMix
 
 def end(threads, storage):
@@ -141,7 +138,7 @@ def end(threads, storage):
     return [param.view(torch.int32), *optimizer.state[param].values()]
 
 assert torch.set_flush_denormal(True)
-for storage in ("fp32", "bf16", "compact"):
+for storage in sys.argv[1:]:
     expected = end(1, storage)
     for _ in range(5):
         assert all(map(torch.equal, end(4, storage), expected)), storage
@@ -151,4 +148,4 @@ assert not all(map(torch.equal, end(4, "fp32"), expected)), "there was nothing t
 
 
 def test_threads_flush_subnormal_numbers_if_the_caller_does():
-    subprocess.run([sys.executable, "-c", FLUSHING], check=True)
+    subprocess.run([sys.executable, "-c", FLUSHING, *FUSED], check=True)

@@ -19,7 +19,7 @@ from ademamix.pytorch.coefficients import Coefficients
 from ademamix.pytorch.parameter_state import adopt, form_of
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
-from cases import PATHS, SETTINGS, TOLERANCES, gradients, make, oracle_of
+from cases import FUSED, PATHS, SETTINGS, TOLERANCES, gradients, make, oracle_of
 
 pytestmark = [
     pytest.mark.triton,
@@ -103,7 +103,7 @@ def test_each_step_rounds_the_oracle_once_in_masters(stochastic):
     test_master.test_each_step_rounds_the_oracle_once("fused", stochastic)
 
 
-@pytest.mark.parametrize("state_storage", ["fp32", "bf16", "compact"])
+@pytest.mark.parametrize("state_storage", FUSED)
 @pytest.mark.parametrize(
     "test",
     [
@@ -164,7 +164,7 @@ def assert_each_step_as_single(params, steps=3, poisoned=False, **settings):
 
 @pytest.mark.parametrize("betas", BETAS)
 @pytest.mark.parametrize("nonfinite", ["skip", "propagate"])
-@pytest.mark.parametrize("state_storage", ["fp32", "bf16", "compact"])
+@pytest.mark.parametrize("state_storage", FUSED)
 def test_all_shapes_and_dtypes_in_one_call(state_storage, nonfinite, betas, monkeypatch):
     launches = []
     launch = step_triton._launch

@@ -12,7 +12,7 @@ from torch import Tensor
 from ademamix.checkpoints import trees
 from ademamix.pytorch.foreign import BITSANDBYTES_WRAPPER, HEAVYBALL_ENTRY
 from ademamix.pytorch.parameter_state import values_of
-from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
+from ademamix.state_keys import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 
 Entries = Mapping[str, Any]
 AUXILIARY = ("qmap1", "qmap2", "absmax1", "absmax2")  # of bitsandbytes: its codes are read by them

@@ -13,7 +13,6 @@ from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.wish import STATED
 
 MOMENTS = ("m1", "m2", "nu")  # the paper's names, in the order in which they are shown
-CORRECTION = "correction"  # of bf16 parameters with masters
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from torch import Tensor
 from ademamix.checkpoints import torch_states, trees
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.explanation import stored_moments
-from ademamix.checkpoints.inspection import CORRECTION, MOMENTS, Group, Parameter, State, not_finite, some
+from ademamix.checkpoints.inspection import MOMENTS, Group, Parameter, State, not_finite, some
 from ademamix.checkpoints.inspection_growth import about_to_grow, grown, grows, idle_elements
 from ademamix.checkpoints.torch_states import Source
 from ademamix.pytorch import block_codes, foreign
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.pytorch.parameter_state import values_of
-from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import filled_at
+from ademamix.state_keys import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
 
 KEYS = dict(zip(MOMENTS, MOMENT_KEYS.values(), strict=True))
 ROUNDS_STOCHASTICALLY = ("ademamix", "heavyball")
@@ -133,8 +133,8 @@ def _stored(source: Source) -> tuple[dict[str, int], dict[str, list[str]]]:
                 sizes[moment] += tensor.nbytes + (0 if scale is None else scale.nbytes // shared)
                 dtypes[moment].add(str(tensor.dtype).removeprefix("torch."))
         if isinstance(correction := entries.get(CORRECTION_KEY), Tensor):
-            sizes[CORRECTION] = sizes.get(CORRECTION, 0) + correction.nbytes
-            dtypes[CORRECTION].add(str(correction.dtype).removeprefix("torch."))
+            sizes[CORRECTION_KEY] = sizes.get(CORRECTION_KEY, 0) + correction.nbytes
+            dtypes[CORRECTION_KEY].add(str(correction.dtype).removeprefix("torch."))
     return sizes, {part: sorted(found) for part, found in dtypes.items()}
 
 

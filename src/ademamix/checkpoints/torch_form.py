@@ -15,14 +15,14 @@ from ademamix import hyperparameters
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.foreign import BITSANDBYTES_WRAPPER
-from ademamix.pytorch.parameter_state import FAST_START, missing_entry
+from ademamix.pytorch.parameter_state import missing_entry
 from ademamix.pytorch.storage import MOMENT_DTYPES
-from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
+from ademamix.state_keys import CLOCK_KEYS, FAST_START, MOMENT_KEYS, SCALE_KEYS, SQUARE_KEY, STEP_KEY
 
 StateDict = Mapping[str, Any]
 CLOCKS = (*CLOCK_KEYS, FAST_START, "step_count", "warmup_steps")  # the last two are HeavyBall's
 TENSORS = re.compile(r".*exp_avg.*|(state|qmap|absmax)[12]")  # by the names of all optimizers that are known
-NEEDED = ("step", MOMENT_KEYS["square"])  # in every state, by our names
+NEEDED = (STEP_KEY, SQUARE_KEY)  # in every state, by our names
 LEFT_OUT = ("exp_avg", "exp_avg_fast")  # None with beta1 = 0, in some AdEMAMixes of others
 
 
@@ -43,7 +43,7 @@ def check_moments(translated: StateDict) -> None:
         missing = next((key for key in NEEDED if entries.get(key) is None), None) or missing_entry(entries)
         if missing is not None:
             raise _malformed(f"the state of {label}", f"must have {missing}", [*entries])
-        shape = getattr(entries[MOMENT_KEYS["square"]], "shape", None)
+        shape = getattr(entries[SQUARE_KEY], "shape", None)
         for moment, key in MOMENT_KEYS.items():
             if key not in entries:
                 continue

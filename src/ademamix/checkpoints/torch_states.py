@@ -17,8 +17,8 @@ from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
 from ademamix.pytorch.optimizer import AdEMAMix
-from ademamix.pytorch.tensors import CORRECTION_KEY
 from ademamix.schedules import beta3_for_horizon
+from ademamix.state_keys import CORRECTION_KEY
 
 StateDict = Mapping[str, Any]
 WIDE = (torch.float64, torch.complex64, torch.complex128)  # whose moments are not fp32

@@ -85,9 +85,9 @@ class Arrays(NamedTuple):
     """The arrays of a parameter, in the order of the kernel."""
 
     param: Any
-    mu: Any  # None if b1 = 0
+    fast: Any  # None if b1 = 0
     slow: Any
-    nu: Any
+    square: Any
     grad: Any
 
 
@@ -102,9 +102,7 @@ def _step(parts: Parts, call: Callable[..., list[Any]], params: Any, grads: Any,
         [None] * len(with_paths) if column is None else tree.flatten_up_to(column)
         for column in (params, own.mu, own.slow, own.nu)
     ]
-    leaves = [
-        Arrays(param, mu, slow, nu, grad) for (_, grad), param, mu, slow, nu in zip(with_paths, *columns, strict=True)
-    ]
+    leaves = [Arrays(*arrays) for arrays in zip(*columns, [grad for _, grad in with_paths], strict=True)]
     places = [i for i, leaf in enumerate(leaves) if leaf.grad is not None]
     if places:
         decays = tree.flatten_up_to(_decays(parts.mask, grads))
@@ -112,8 +110,8 @@ def _step(parts: Parts, call: Callable[..., list[Any]], params: Any, grads: Any,
         ready = [_checked(leaves[i], jax.tree_util.keystr(with_paths[i][0])) for i in places]
         for i, new in zip(places, call(coefficients[rows], ready), strict=True):
             leaves[i] = leaves[i]._replace(**new)
-    new_params, mu, slow, nu = (tree.unflatten([leaf[i] for leaf in leaves]) for i in range(4))
-    own = own._replace(count=count, slow_count=slow_count, slow=slow, nu=nu, mu=None if own.mu is None else mu)
+    new_params, fast, slow, square = (tree.unflatten([leaf[i] for leaf in leaves]) for i in range(4))
+    own = own._replace(count=count, slow_count=slow_count, slow=slow, nu=square, mu=None if own.mu is None else fast)
     return new_params, (own, decay_state, rate_state)
 
 
@@ -170,9 +168,9 @@ def _checked(leaf: Arrays, path: str) -> Arrays:
                 f"the fused step takes a {name} of {', '.join(DTYPES)}, not of {array.dtype.name} (at {path}): "
                 "use optimizer.update and optax.apply_updates"
             )
-    if leaf.nu is None:
+    if leaf.square is None:
         raise ValueError(f"there is a gradient at {path}, but no state: it was initialised with other parameters")
-    moments = {"slow": leaf.slow, "nu": leaf.nu} | ({} if leaf.mu is None else {"mu": leaf.mu})
+    moments = {"slow": leaf.slow, "nu": leaf.square} | ({} if leaf.fast is None else {"mu": leaf.fast})
     expected = arithmetic_dtype(param)
     for name, moment in moments.items():
         if moment.dtype != expected:

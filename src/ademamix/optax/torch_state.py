@@ -12,6 +12,7 @@ import numpy as np
 from ademamix.formats import SLOW
 from ademamix.optax.convert import adopt, nodes
 from ademamix.optax.transform import ScaleByAdemamixState
+from ademamix.state_keys import FAST_KEY, MOMENT_KEYS, SCALE_KEYS, SLOW_KEY, SLOW_STEP_KEY, SQUARE_KEY, STEP_KEY
 
 Name = str | int
 
@@ -101,9 +102,9 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], names: Any = None) -> di
     entries: dict[int, dict[str, Any]] = {}
     for node in found:
         for path, row in _rows(node):
-            if jnp.iscomplexobj(row["exp_avg_slow"]):
+            if jnp.iscomplexobj(row[SLOW_KEY]):
                 raise TypeError(_NO_COMPLEX.format(path=jax.tree_util.keystr(path)))
-            row |= {"step": node.count.astype(jnp.float32), "slow_step": node.slow_count.astype(jnp.float32)}
+            row |= {STEP_KEY: node.count.astype(jnp.float32), SLOW_STEP_KEY: node.slow_count.astype(jnp.float32)}
             entries[position_of(_name_at(path, names))] = {key: _to_torch(value) for key, value in row.items()}
     return {**state_dict, "state": entries}
 
@@ -118,7 +119,6 @@ def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, A
     """Return a newly initialised state with the moments and clocks of torch's entries."""
     from ademamix.pytorch import block_codes
     from ademamix.pytorch.parameter_state import values_of
-    from ademamix.pytorch.tensors import MOMENT_KEYS
 
     entries, rows = [], []
     for path, row in _rows(node):
@@ -126,12 +126,12 @@ def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, A
         _check_entry(jax.tree_util.keystr(path), row, entry)
         entries.append(entry)
         values = {key: values_of(entry, key) for key in row if key in entry and key in MOMENT_KEYS.values()}
-        if "exp_avg_slow_scale" in row and "exp_avg_slow" in values:
-            if entry["exp_avg_slow"].dtype == block_codes.dtype_of(SLOW):
-                codes, scale = entry["exp_avg_slow"], entry["exp_avg_slow_scale"]
+        if SCALE_KEYS["slow"] in row and SLOW_KEY in values:
+            if entry[SLOW_KEY].dtype == block_codes.dtype_of(SLOW):
+                codes, scale = entry[SLOW_KEY], entry[SCALE_KEYS["slow"]]
             else:
-                codes, scale = block_codes.encode(values["exp_avg_slow"], SLOW)
-            values |= {"exp_avg_slow": codes, "exp_avg_slow_scale": scale}
+                codes, scale = block_codes.encode(values[SLOW_KEY], SLOW)
+            values |= {SLOW_KEY: codes, SCALE_KEYS["slow"]: scale}
         rows.append(
             {key: _place(values[key].cpu().numpy(), like) if key in values else like for key, like in row.items()}
         )
@@ -141,12 +141,12 @@ def _filled(node: ScaleByAdemamixState, entry_at: Callable[[Any], Mapping[str, A
         return None if like is None else structure.unflatten([row.get(key) for row in rows])
 
     return ScaleByAdemamixState(
-        count=_clock("step", entries, node.count),
-        slow_count=_clock("slow_step", entries, node.slow_count),
-        mu=column("exp_avg", node.mu),
-        nu=column("exp_avg_sq", node.nu),
-        slow=column("exp_avg_slow", node.slow),
-        slow_scale=column("exp_avg_slow_scale", node.slow_scale),
+        count=_clock(STEP_KEY, entries, node.count),
+        slow_count=_clock(SLOW_STEP_KEY, entries, node.slow_count),
+        mu=column(FAST_KEY, node.mu),
+        nu=column(SQUARE_KEY, node.nu),
+        slow=column(SLOW_KEY, node.slow),
+        slow_scale=column(SCALE_KEYS["slow"], node.slow_scale),
         slow_block=node.slow_block,
     )
 
@@ -155,10 +155,10 @@ def _rows(node: ScaleByAdemamixState) -> list[tuple[Any, dict[str, Any]]]:
     """List the path of each parameter, and its stored state under torch's names."""
     structure: Any = jax.tree.structure(node.nu)
     columns = {
-        "exp_avg": node.mu,
-        "exp_avg_slow": node.slow,
-        "exp_avg_sq": node.nu,
-        "exp_avg_slow_scale": node.slow_scale,
+        FAST_KEY: node.mu,
+        SLOW_KEY: node.slow,
+        SQUARE_KEY: node.nu,
+        SCALE_KEYS["slow"]: node.slow_scale,
     }
     leaves = {key: structure.flatten_up_to(column) for key, column in columns.items() if column is not None}
     return [
@@ -233,7 +233,7 @@ def _positions(state_dict: Mapping[str, Any]) -> Callable[[Name], int]:
 
 
 def _check_entry(path: str, row: Mapping[str, Any], entry: Mapping[str, Any]) -> None:
-    square, shape = entry["exp_avg_sq"], row["exp_avg_sq"].shape
+    square, shape = entry[SQUARE_KEY], row[SQUARE_KEY].shape
     if square.is_complex():
         raise TypeError(_NO_COMPLEX.format(path=path))
     if tuple(square.shape) != shape:
@@ -242,7 +242,7 @@ def _check_entry(path: str, row: Mapping[str, Any], entry: Mapping[str, Any]) ->
             "reshaped, do the same to its moments in the state_dict first; torch.nn.Linear, for one, keeps its weight "
             "as (out, in) and Flax its kernel as (in, out)."
         )
-    if "exp_avg" in row and "exp_avg" not in entry:
+    if FAST_KEY in row and FAST_KEY not in entry:
         raise ValueError(f"the torch state of {path} has no fast average, since its beta1 is 0: also pass b1=0 here")
 
 

@@ -242,18 +242,18 @@ def _update_leaf(
     # Three copies, since XLA would keep one limited gradient in an array of its own: a step took twice the time.
     copies: tuple[jax.Array, ...] = jax.lax.optimization_barrier((grad, grad, grad))  # type: ignore[no-untyped-call]
     g1, g2, g3 = (_limited(copy, dtype) for copy in copies)
-    m1 = g1 if leaf.mu is None else _moved(leaf.mu.astype(dtype), g1, c.fast_rate)
-    m2 = _moved(storage.read_slow(leaf.slow, leaf.slow_scale, dtype), g2, c.slow_rate)
-    nu = _moved(leaf.nu, _squared_magnitude(g3), c.square_rate)
-    # no bias correction of m2: the slow average is meant to fill gradually
-    denominator, slow_part = jnp.sqrt(nu) + c.eps, c.slow_gain * m2
+    fast = g1 if leaf.mu is None else _moved(leaf.mu.astype(dtype), g1, c.fast_rate)
+    slow = _moved(storage.read_slow(leaf.slow, leaf.slow_scale, dtype), g2, c.slow_rate)
+    square = _moved(leaf.nu, _squared_magnitude(g3), c.square_rate)
+    # no bias correction of the slow average: it is meant to fill gradually
+    denominator, slow_part = jnp.sqrt(square) + c.eps, c.slow_gain * slow
     if c.slow_limit is not None:
         slow_part = _bounded(slow_part, c.slow_limit * denominator)
-    direction = c.step_size * (m1 + slow_part) / denominator
-    slow, scale = storage.write_slow(m2, leaf.slow.dtype, leaf.slow_block, key)
-    mu = None if leaf.mu is None else storage.write_fast(m1, leaf.mu.dtype)
+    direction = c.step_size * (fast + slow_part) / denominator
+    stored_slow, scale = storage.write_slow(slow, leaf.slow.dtype, leaf.slow_block, key)
+    stored_fast = None if leaf.mu is None else storage.write_fast(fast, leaf.mu.dtype)
     result = direction.astype(grad.dtype if param is None else jnp.result_type(param))
-    return result, Leaf(mu, nu, slow, scale, leaf.slow_block)
+    return result, Leaf(stored_fast, square, stored_slow, scale, leaf.slow_block)
 
 
 def _bounded(values: jax.Array, bound: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 from ademamix.pytorch import parameter_state
 from ademamix.pytorch.foreign import ADAMW_ONLY, refuse_other_adams
 from ademamix.pytorch.step import why_not_fused
+from ademamix.state_keys import FAST_KEY, SQUARE_KEY, STEP_KEY
 
 if TYPE_CHECKING:
     from ademamix.pytorch.optimizer import AdEMAMix
@@ -20,7 +21,10 @@ SHARED = ("lr", "eps", "weight_decay", "maximize", "capturable", "differentiable
 
 
 def from_adamw(
-    build: Callable[[list[dict[str, Any]]], AdEMAMix], adamw: torch.optim.Adam, beta3: float | None
+    build: Callable[[list[dict[str, Any]]], AdEMAMix],
+    adamw: torch.optim.Adam,
+    beta3: float | None,
+    state_storage: str,
 ) -> AdEMAMix:
     """Hand the groups and the state of `adamw` over to the optimizer that `build` makes of groups."""
     if not isinstance(adamw, (torch.optim.Adam, torch.optim.AdamW)):  # in older torch AdamW is not an Adam
@@ -31,7 +35,7 @@ def from_adamw(
     for group in adamw.param_groups:
         betas = tuple(float(beta) for beta in group["betas"])
         fused = group["fused"]
-        if any(why_not_fused(param) for param in group["params"]):
+        if any(why_not_fused(param, state_storage) for param in group["params"]):
             fused = None
         settings = {
             **{name: group[name] for name in SHARED},
@@ -43,7 +47,7 @@ def from_adamw(
 
     for group in optimizer.param_groups:
         for param in group["params"]:
-            if "step" in adamw.state.get(param, ()):
+            if STEP_KEY in adamw.state.get(param, ()):
                 optimizer.state[param] = parameter_state.adopt(adamw.state[param], param, group)
     _take_over_groups(optimizer, adamw, drop=ADAMW_ONLY)
     _retire(adamw, "it was converted by AdEMAMix.from_adamw; step the AdEMAMix it returned")
@@ -67,15 +71,15 @@ def to_adamw(optimizer: AdEMAMix) -> torch.optim.AdamW:
     )
     for group in optimizer.param_groups:
         for param in group["params"]:
-            if "step" in optimizer.state.get(param, ()):
+            if STEP_KEY in optimizer.state.get(param, ()):
                 state = parameter_state.with_one_clock(optimizer.state[param], group)
-                square = parameter_state.values_of(state, "exp_avg_sq")
-                fast = parameter_state.values_of(state, "exp_avg") if "exp_avg" in state else torch.zeros_like(square)
+                square = parameter_state.values_of(state, SQUARE_KEY)
+                fast = parameter_state.values_of(state, FAST_KEY) if FAST_KEY in state else torch.zeros_like(square)
                 adamw.state[param] = {
-                    "step": state["step"],
+                    STEP_KEY: state[STEP_KEY],
                     # AdamW keeps its moments in the dtype of their parameter and cannot step otherwise.
-                    "exp_avg": fast.to(param.dtype),
-                    "exp_avg_sq": square.to(param.dtype),
+                    FAST_KEY: fast.to(param.dtype),
+                    SQUARE_KEY: square.to(param.dtype),
                 }
     own_only = set(optimizer.defaults) - set(adamw.defaults) | {"given"}
     _take_over_groups(adamw, optimizer, drop=tuple(own_only))

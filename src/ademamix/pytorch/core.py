@@ -24,6 +24,7 @@ def tensor_reader(core: ModuleType, exchange: Any) -> Any:
 
 
 reader: Any = None if core is None else tensor_reader(core, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+CORE_STORAGES: tuple[str, ...] = () if core is None else core.STORAGES  # those that it has kernels for
 missing_core = missing and f"{missing}, or leave `fused` out"
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch.coefficients import Settings, float_coefficients
-from ademamix.pytorch.parameter_state import FAST_START, values_of
+from ademamix.pytorch.parameter_state import values_of
 from ademamix.pytorch.shards import local
 from ademamix.pytorch.storage import is_reduced
-from ademamix.pytorch.tensors import MOMENT_KEYS, SCALE_KEYS
 from ademamix.schedules import alpha_at, beta3_at
+from ademamix.state_keys import FAST_KEY, FAST_START, MOMENT_KEYS, SCALE_KEYS, SLOW_KEY, SQUARE_KEY
 
 # In units of lr. The slow part is about alpha at most where gradients keep their size, since an average is no larger
 # than they are. Where they have stayed away, the second moment decays before the average, and it grows.
@@ -92,9 +92,9 @@ def _bytes_of(state: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _moments(param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    slow, square = local(values_of(state, "exp_avg_slow")), local(values_of(state, "exp_avg_sq"))
-    if "exp_avg" in state:
-        fast = local(values_of(state, "exp_avg"))
+    slow, square = local(values_of(state, SLOW_KEY)), local(values_of(state, SQUARE_KEY))
+    if FAST_KEY in state:
+        fast = local(values_of(state, FAST_KEY))
     elif param.grad is not None:  # with beta1 = 0, m1 is the gradient, and is not stored
         fast = (-local(param.grad) if group["maximize"] else local(param.grad)).to(slow.dtype)
     else:

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from ademamix.pytorch import block_codes, shards
 from ademamix.pytorch.master import CORRECTION_DTYPE
-from ademamix.pytorch.tensors import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS
+from ademamix.state_keys import CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS, SQUARE_KEY
 
 
 class AnyStorage(DefaultLoadPlanner):
@@ -52,7 +52,7 @@ def _adapt(entries: dict[str, Any], prefix: str, saved: dict[str, Any]) -> None:
             entries.pop(scale_key, None)
             if scale is not None:
                 entries[scale_key] = scale
-    square = entries.get(MOMENT_KEYS["square"])
+    square = entries.get(SQUARE_KEY)
     if isinstance(square, Tensor):
         entries.pop(CORRECTION_KEY, None)
         if prefix + CORRECTION_KEY in saved:

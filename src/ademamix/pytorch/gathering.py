@@ -11,9 +11,10 @@ from torch import Tensor
 from ademamix.pytorch import inputs, parameter_state, shards
 from ademamix.pytorch.core import core, reader
 from ademamix.pytorch.memory_order import are_plain, completed
-from ademamix.pytorch.parameter_state import FAST_START, Form, Kind
+from ademamix.pytorch.parameter_state import Form, Kind
 from ademamix.pytorch.step import Flags, check_fused
 from ademamix.pytorch.tensors import Tensors
+from ademamix.state_keys import FAST_START
 
 # The positions of parameters whose m1 began late, the clocks at which it did, and the indices of all parameters in the
 # optimizer. The columns of `Tensors` follow. The order is that of `List` in csrc/addresses.h.
@@ -39,11 +40,12 @@ def gather(
         skips=group["nonfinite"] == "skip",
         corrected=kind.corrected,
     )
-    if core is not None:
+    if core is not None and form.layout is not None:
         possible = (group["state_storage"] != "fp32", group["master"] is not None)
         addresses = core.gather(form.layout, [*group["params"]], states, first_index, possible, lists, reader)
         if addresses is not None:
-            return addresses if addresses.suffice and Flags.of_group(group).prefer_core else None
+            flags = Flags.of_group(group)
+            return addresses if addresses.suffice and flags.prefers_fused and not flags.capturable else None
     check_fused(group)  # what the core takes can be fused
     _gather_one_by_one(group, kind, form, first_index, states, lists)
     return None

@@ -25,9 +25,10 @@ from ademamix.pytorch import (
 from ademamix.pytorch.coefficients import Settings
 from ademamix.pytorch.parameter_state import Kind
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.step import Flags, ademamix_step, check_fused, step_at
+from ademamix.pytorch.step import Flags, ademamix_step, check_fused
 from ademamix.pytorch.tensors import Tensors, whole_places
 from ademamix.schedules import Horizon
+from ademamix.state_keys import SCALE_KEYS, SLOW_KEY, SLOW_STEP_KEY
 
 # A group, its tensors of one kind, the steps at which an m1 began late by position, and addresses from the core.
 Gathered = tuple[dict[str, Any], Tensors, dict[int, Tensor], Any]
@@ -210,7 +211,7 @@ class AdEMAMix(Optimizer):
                 differentiable=any(group["differentiable"] for group in param_groups),
             )
 
-        return convert.from_adamw(build, adamw, beta3)
+        return convert.from_adamw(build, adamw, beta3, state_storage)
 
     def to_adamw(self) -> torch.optim.AdamW:
         """Switch to ``torch.optim.AdamW`` in the middle of a run: the slow average is dropped, the rest continues.
@@ -326,10 +327,7 @@ class AdEMAMix(Optimizer):
         for group, tensors, starts, addresses in gathered:
             stochastic = group["stochastic_rounding"] is not False and not group["differentiable"]
             how = (Settings.of_group(group), Rounding(group["rounding_seed"], stochastic), Flags.of_group(group))
-            if addresses is None:
-                ademamix_step(tensors, *how, grad_scale=grad_scale, fast_starts=starts)
-            else:
-                step_at(addresses, tensors.params, *how, grad_scale=grad_scale)
+            ademamix_step(tensors, *how, grad_scale=grad_scale, fast_starts=starts, addresses=addresses)
 
     @staticmethod
     def _is_for_state_alone(gathered: list[Gathered]) -> bool:
@@ -464,6 +462,6 @@ class AdEMAMix(Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 state = self.state.get(param, {})
-                for key in ("exp_avg_slow", "exp_avg_slow_scale", "slow_step"):
+                for key in (SLOW_KEY, SCALE_KEYS["slow"], SLOW_STEP_KEY):
                     if key in state:
                         state[key].zero_()

@@ -11,20 +11,30 @@ import torch
 from torch import Tensor
 
 from ademamix.pytorch import block_codes, shards
-from ademamix.pytorch.core import check_memory, core, reader
+from ademamix.pytorch.core import CORE_STORAGES, check_memory, core, reader
 from ademamix.pytorch.master import CORRECTION_DTYPE, divided, is_corrected, joined
 from ademamix.pytorch.storage import (
     MOMENT_DTYPES,
     REDUCED_DTYPES,
     dtype_of,
-    is_reduced,
     read_moment,
     reduces,
     write_moment,
 )
-from ademamix.pytorch.tensors import CLOCK_KEYS, CORRECTION_KEY, MOMENT_KEYS, SCALE_KEYS, SKIPPED_KEY, STATE_COLUMNS
-
-FAST_START = "fast_start"  # the step at which m1 was empty, if that is not 0: beta1 was 0 until then
+from ademamix.pytorch.tensors import STATE_COLUMNS
+from ademamix.state_keys import (
+    CLOCK_KEYS,
+    CORRECTION_KEY,
+    FAST_KEY,
+    FAST_START,
+    MOMENT_KEYS,
+    SCALE_KEYS,
+    SKIPPED_KEY,
+    SLOW_KEY,
+    SLOW_STEP_KEY,
+    SQUARE_KEY,
+    STEP_KEY,
+)
 
 
 class Kind(NamedTuple):
@@ -52,7 +62,7 @@ class Form(NamedTuple):
     moments: Sequence[str]
     dtypes: Mapping[str, torch.dtype] | None  # of reduced moments
     keys: Mapping[str, str]  # of the state, by the columns of `Tensors` that they fill
-    layout: Any  # the same for the core; None without it
+    layout: Any  # the same for the core; None without it, or if it does not know the storage
 
     def fits(self, state: Mapping[str, Any], param: Tensor, grad: Tensor) -> bool:
         """Tell quickly whether a step can take `state` and `grad` as they are. False may be a false alarm."""
@@ -69,17 +79,18 @@ def form_of(state_storage: str | None, *, has_fast: bool, skips: bool, corrected
     moments = [moment for moment in MOMENT_KEYS if has_fast or moment != "fast"]
     dtypes = None if state_storage is None else REDUCED_DTYPES[state_storage]
     stored = {f"{moment}s": MOMENT_KEYS[moment] for moment in moments}
-    scales = {f"{moment}_scales": SCALE_KEYS[moment] for moment in moments} if state_storage == "compact" else {}
+    coded = [moment for moment in moments if dtypes is not None and dtypes[moment] in block_codes.BY_DTYPE]
+    scales = {f"{moment}_scales": SCALE_KEYS[moment] for moment in coded}
     corrections = {"corrections": CORRECTION_KEY} if corrected else {}
     counts = {"skipped": SKIPPED_KEY} if skips else {}
     clocks = dict(zip(("steps", "slow_steps"), CLOCK_KEYS, strict=True))
     keys = {**stored, **corrections, **scales, **counts, **clocks}
-    layout = None
-    if core is not None:
-        absent = [] if has_fast else [MOMENT_KEYS["fast"]]
+    layout, name = None, state_storage or "fp32"
+    if core is not None and name in CORE_STORAGES:
+        absent = [] if has_fast else [FAST_KEY]
         absent += [] if corrected else [CORRECTION_KEY]
         names = [keys.get(column) for column in STATE_COLUMNS]
-        layout = core.StateLayout(state_storage or "fp32", names, absent, FAST_START)
+        layout = core.StateLayout(name, names, absent, FAST_START)
     return Form(moments, dtypes, keys, layout)
 
 
@@ -109,7 +120,7 @@ def is_ready(state: Mapping[str, Any], param: Tensor, grad: Tensor, form: Form) 
     elif correction is not None:
         return False
     return (
-        ("fast" in form.moments or MOMENT_KEYS["fast"] not in state)
+        ("fast" in form.moments or FAST_KEY not in state)
         and all(isinstance(state.get(clock), Tensor) for clock in CLOCK_KEYS)
         and ("skipped" not in form.keys or isinstance(state.get(SKIPPED_KEY), Tensor))
     )
@@ -168,8 +179,8 @@ def adopt(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -
             state.update(_adopt_moment(moment, entries[key], entries.get(SCALE_KEYS[moment]), param, group))
         else:
             state.update(empty_moment(moment, param, group))
-    if has_fast and MOMENT_KEYS["fast"] not in entries and state["step"] > 0:
-        state[FAST_START] = state["step"].clone()
+    if has_fast and FAST_KEY not in entries and state[STEP_KEY] > 0:
+        state[FAST_START] = state[STEP_KEY].clone()
     elif has_fast and FAST_START in entries:
         state[FAST_START] = clock(entries[FAST_START])
     if is_corrected(param, group):
@@ -187,13 +198,13 @@ def missing_entry(entries: Mapping[str, Any]) -> str | None:
 
     m1 may begin late, at any step.
     """
-    if "exp_avg_sq" not in entries and float(entries.get("step", 0)) > 0:
-        return "exp_avg_sq"
-    if "step" not in entries and any(key in entries for key in MOMENT_KEYS.values()):
-        return "step"
-    if "exp_avg_slow" not in entries and float(entries.get("slow_step", 0)) > 0:
-        return "exp_avg_slow"
-    return "slow_step" if "slow_step" not in entries and "exp_avg_slow" in entries else None
+    if SQUARE_KEY not in entries and float(entries.get(STEP_KEY, 0)) > 0:
+        return SQUARE_KEY
+    if STEP_KEY not in entries and any(key in entries for key in MOMENT_KEYS.values()):
+        return STEP_KEY
+    if SLOW_KEY not in entries and float(entries.get(SLOW_STEP_KEY, 0)) > 0:
+        return SLOW_KEY
+    return SLOW_STEP_KEY if SLOW_STEP_KEY not in entries and SLOW_KEY in entries else None
 
 
 def _check_whole(entries: Mapping[str, Any]) -> None:
@@ -210,11 +221,11 @@ def refuse_bare_codes(entries: Mapping[str, Any], param: Tensor, group: Mapping[
 
     torch.distributed.checkpoint does so where the storage of the checkpoint, in `group`, is not that of the optimizer.
     """
-    slow = entries.get(MOMENT_KEYS["slow"])
+    slow = entries.get(SLOW_KEY)
     if not isinstance(slow, Tensor) or group["state_storage"] != "compact" or not reduces(param, group):
         return
     part = shards.local(slow)
-    if is_reduced(part) and part.dtype != torch.bfloat16:
+    if part.dtype in block_codes.BY_DTYPE:
         return
     if bool((part == part.round()).all()) and bool(part.any()):
         raise ValueError(
@@ -227,7 +238,7 @@ def refuse_bare_codes(entries: Mapping[str, Any], param: Tensor, group: Mapping[
 
 def lacks_correction(entries: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> bool:
     """Tell whether a state that was loaded for `param` should have a correction, and has none."""
-    return is_corrected(param, group) and MOMENT_KEYS["square"] in entries and CORRECTION_KEY not in entries
+    return is_corrected(param, group) and SQUARE_KEY in entries and CORRECTION_KEY not in entries
 
 
 def values_of(state: Mapping[str, Any], key: str) -> Tensor:
@@ -264,12 +275,12 @@ def with_one_clock(state: Mapping[str, Any], group: Mapping[str, Any]) -> Mappin
     """
     if FAST_START not in state:
         return state
-    fast, step, beta1 = values_of(state, "exp_avg"), float(state["step"]), group["betas"][0]
+    fast, step, beta1 = values_of(state, FAST_KEY), float(state[STEP_KEY]), group["betas"][0]
     own_step = step - float(state[FAST_START])
     if own_step > 0 and beta1 > 0:
         fast = fast * (math.expm1(step * math.log(beta1)) / math.expm1(own_step * math.log(beta1)))
-    dropped = (FAST_START, "exp_avg_scale")
-    return {**{key: value for key, value in state.items() if key not in dropped}, "exp_avg": fast}
+    dropped = (FAST_START, SCALE_KEYS["fast"])
+    return {**{key: value for key, value in state.items() if key not in dropped}, FAST_KEY: fast}
 
 
 def empty_moment(moment: str, param: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:

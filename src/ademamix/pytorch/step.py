@@ -8,7 +8,7 @@ them as an operator.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from ademamix.pytorch import shards, step_cpu, step_foreach, step_operator, step_single, step_triton, storage
 from ademamix.pytorch.coefficients import PerTensor, Settings, coefficients_at, next_step, taken
-from ademamix.pytorch.core import check_memory, core, missing_core
+from ademamix.pytorch.core import CORE_STORAGES, check_memory, core, missing_core
 from ademamix.pytorch.memory_order import are_plain, has_memory
 from ademamix.pytorch.rounding import Rounding
 from ademamix.pytorch.tensors import Tensors
@@ -38,17 +38,26 @@ class Flags(NamedTuple):
     differentiable: bool = False
     foreach: bool | None = None
     fused: bool | None = None
+    has_kernels: bool = core is not None  # on a CPU, for the storage of the moments
 
     @classmethod
     def of_group(cls, group: Mapping[str, Any]) -> Flags:
         """Take the flags from a parameter group."""
-        return cls(*[group[name] for name in cls._fields])
+        flags = cls(*[group[name] for name in cls._fields[:-1]])
+        return flags._replace(has_kernels=group["state_storage"] in CORE_STORAGES)
 
     @property
-    def prefer_core(self) -> bool:
-        """Tell whether the C++ core takes the step if the tensors are plain and in the memory of the CPU."""
-        is_open = self.fused is None and self.foreach is None
-        return bool(self.fused or is_open) and not (self.differentiable or self.capturable)
+    def is_open(self) -> bool:
+        """Tell whether the caller has left the choice of the body to us."""
+        return self.fused is None and self.foreach is None
+
+    @property
+    def prefers_fused(self) -> bool:
+        """Tell whether a fused body takes tensors that are plain and in the memory of the CPU.
+
+        By default on a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
+        """
+        return bool(self.fused) or (self.is_open and self.has_kernels and not self.differentiable)
 
 
 def ademamix_step(
@@ -59,6 +68,7 @@ def ademamix_step(
     *,
     grad_scale: Tensor | None = None,
     fast_starts: Mapping[int, Tensor] = MappingProxyType({}),
+    addresses: Any = None,
 ) -> None:
     r"""Take one step on each parameter, in place.
 
@@ -70,7 +80,8 @@ def ademamix_step(
                  {\sqrt{\nu/(1-\beta_2^t)} + \epsilon} + \lambda\theta\Bigr)
 
     Gradients are divided by `grad_scale`. `fast_starts` has the step at which m1 was empty, by position, for parameters
-    whose beta1 was 0 until then: t of their m1 counts from there.
+    whose beta1 was 0 until then: t of their m1 counts from there. `addresses` are those of all tensors, if the core has
+    gathered them; nothing else is then looked at but the parameters.
 
     >>> from ademamix.pytorch.tensors import Place
     >>> def zeros():
@@ -87,6 +98,9 @@ def ademamix_step(
     """
     if not tensors.params:
         return
+    if addresses is not None:
+        _step_at(addresses, tensors.params, settings, rounding, maximize=flags.maximize, grad_scale=grad_scale)
+        return
     params = tensors.params
     if not flags.differentiable:
         tensors = shards.localised(tensors)
@@ -95,15 +109,13 @@ def ademamix_step(
         # In double: an fp32 lr times weight_decay would be rounded before it meets an fp64 parameter.
         lr = settings.lr.reshape(()).to(torch.float64) if as_tensors or flags.differentiable else settings.lr.item()
         settings = settings._replace(lr=lr)
-    fused, foreach = flags.fused, flags.foreach
-    if fused is None and foreach is None:
-        fused, foreach = fastest(tensors.params, tensors.grads, differentiable=flags.differentiable)
+    fused, foreach = chosen(flags, tensors.params, tensors.grads)
     if not (flags.differentiable or torch.compiler.is_compiling()) and (as_tensors or not fused):
         check_memory([*tensors.columns, [*fast_starts.values()]])
     coefficients, advance_clocks = next_step(tensors, fast_starts, settings, as_tensors=as_tensors)
-    parts = _parts(tensors.as_real(), coefficients, fused=bool(fused))
+    parts = _parts(tensors.as_real(), coefficients, fused=fused)
     for part, own in _with_rows(parts) if any(place.whole for place in tensors.places) else parts:
-        update = _body(part, own, fused=bool(fused), foreach=bool(foreach))
+        update = _body(part, own, fused=fused, foreach=foreach)
         update(part, own, rounding, maximize=flags.maximize, grad_scale=grad_scale)
         if fused and not torch.compiler.is_compiling():
             torch.autograd.graph.increment_version(part.params)  # kernels write behind autograd's back
@@ -112,21 +124,21 @@ def ademamix_step(
         torch.autograd.graph.increment_version([param for param in params if shards.is_sharded(param)])
 
 
-def step_at(
+def _step_at(
     addresses: Any,
     params: list[Tensor],
     settings: Settings,
     rounding: Rounding,
-    flags: Flags,
     *,
-    grad_scale: Tensor | None = None,
+    maximize: bool,
+    grad_scale: Tensor | None,
 ) -> None:
     """Take the same step on tensors that the core has gathered, at the addresses that it has found."""
     if isinstance(settings.lr, Tensor):
         settings = settings._replace(lr=settings.lr.item())
     clocks = addresses.clocks
     coefficients = coefficients_at(clocks.distinct, settings)
-    step_cpu.update_at(addresses, coefficients, rounding, maximize=flags.maximize, grad_scale=grad_scale)
+    step_cpu.update_at(addresses, coefficients, rounding, maximize=maximize, grad_scale=grad_scale)
     torch.autograd.graph.increment_version(params)  # kernels write behind autograd's back
     clocks.advance()
 
@@ -140,11 +152,12 @@ def _body(tensors: Tensors, coefficients: PerTensor, *, fused: bool, foreach: bo
     return step_cpu.update if isinstance(coefficients, list) else step_operator.update
 
 
-def fastest(params: list[Tensor], grads: Sequence[Tensor] = (), *, differentiable: bool) -> tuple[bool, bool]:
-    """Choose (fused, foreach) for a caller who stated neither."""
-    plain = not differentiable and are_plain(params) and are_plain(grads)
-    # On a CPU alone: the Triton kernel is for those who ask for it, until it has been run on a GPU.
-    if plain and core is not None and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
+def chosen(flags: Flags, params: list[Tensor], grads: Sequence[Tensor] = ()) -> tuple[bool, bool]:
+    """Return (fused, foreach) as they were stated, or the fastest if neither was."""
+    if not flags.is_open:
+        return bool(flags.fused), bool(flags.foreach)
+    plain = not flags.differentiable and are_plain(params) and are_plain(grads)
+    if plain and flags.prefers_fused and all(p.is_cpu and p.dtype in storage.MOMENT_DTYPES for p in params):
         return True, False
     # torch has no multi-tensor kernels for a CPU, but the body is fast there because it works in the cache.
     foreach_devices = (*_get_foreach_kernels_supported_devices(), "cpu")
@@ -159,20 +172,24 @@ def runs_on_triton(param: Tensor) -> bool:
 def check_fused(group: Mapping[str, Any]) -> None:
     """Raise if a group is to be fused but cannot be."""
     for param in group["params"] if group["fused"] else ():
-        if reason := why_not_fused(param):
+        if reason := why_not_fused(param, group["state_storage"]):
             raise RuntimeError(f"`fused=True` is not possible: {reason}")
 
 
-def why_not_fused(param: Tensor) -> str | None:
+def why_not_fused(param: Tensor, state_storage: str) -> str | None:
     """Say why no fused body can update `param`, or return None if one can."""
     param = shards.local(param)
+    storages: Collection[str] = CORE_STORAGES
     if runs_on_triton(param):
+        storages = step_triton.STORAGES
         if not has_triton:
             return "on a GPU it needs Triton, which is not installed: `pip install triton`, or leave `fused` out"
     elif not param.is_cpu:
         return f"there is no fused kernel for device {param.device.type!r}; leave `fused` out or use foreach=True"
     elif core is None:
         return missing_core
+    if state_storage not in storages:
+        return f"there is no fused kernel for state_storage={state_storage!r}; leave `fused` out or use foreach=True"
     if param.dtype not in storage.MOMENT_DTYPES:
         return f"there is no fused kernel for {param.dtype}; leave `fused` out"
     if not has_memory(param):

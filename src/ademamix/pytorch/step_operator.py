@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,14 +14,16 @@ from torch import Tensor
 from ademamix.pytorch import step_cpu, step_triton, storage
 from ademamix.pytorch.coefficients import Coefficients, matrix_of
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, Place, Tensors
+from ademamix.pytorch.tensors import KERNEL_COLUMNS, KERNEL_NAMES, Place, Tensors
 
-# The columns of `Tensors` that kernels take; `coefficients` has a row for each tensor.
+# The columns of `Tensors` that kernels take, which a step changes, apart from gradients.
+_columns = ", ".join(
+    f"Tensor{'' if name == 'grads' else f'({mark}!)'}[] {name}"
+    for mark, name in zip(string.ascii_lowercase, KERNEL_NAMES, strict=False)
+)
 _library = torch.library.Library("ademamix", "FRAGMENT")
-_library.define(
-    "step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] fasts, Tensor(c!)[] slows, Tensor(d!)[] squares, "
-    "Tensor(e!)[] corrections, Tensor(f!)[] fast_scales, Tensor(g!)[] slow_scales, Tensor(h!)[] square_scales, "
-    "Tensor(i!)[] skipped, Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] places, "
+_library.define(  # `coefficients` has a row for each tensor
+    f"step_({_columns}, Tensor coefficients, bool bounds_slow, int seed, bool stochastic_params, int[] places, "
     "bool maximize) -> ()"
 )
 

@@ -14,33 +14,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ademamix.formats import BLOCK, SLOW
+from ademamix.formats import BLOCK
 from ademamix.pytorch import storage
-from ademamix.pytorch.block_codes import dtype_of
 from ademamix.pytorch.coefficients import PerTensor, matrix_of
 from ademamix.pytorch.memory_order import arranged, copy_back
 from ademamix.pytorch.rounding import Rounding
-from ademamix.pytorch.tensors import KERNEL_COLUMNS, SHAPED_COLUMNS, Place, Rows, Tensors
+from ademamix.pytorch.tensors import KERNEL_NAMES, SHAPED_COLUMNS, Place, Rows, Tensors
 
 BLOCKS_PER_PROGRAM = 8
 PLAIN, BF16, CODED = 0, 1, 2
-STORAGES = {torch.bfloat16: BF16, dtype_of(SLOW): CODED}  # by the dtype of the slow average; all others are plain
+STORAGES = {"fp32": PLAIN, "bf16": BF16, "compact": CODED}  # those that the kernel knows
+BY_SLOW = {storage.REDUCED_DTYPES[name]["slow"]: number for name, number in STORAGES.items() if number != PLAIN}
 VECTOR_BYTES = 16  # moved by a thread at once, if addresses and rows are multiples of it
 
 
 class TensorRow(NamedTuple):
-    """A tensor as the kernel knows it, all in int64: addresses first, in the order of `Tensors`, or 0."""
+    """A tensor as the kernel knows it, all in int64."""
 
-    param: int
-    grad: int
-    fast: int
-    slow: int
-    square: int
-    correction: int
-    fast_scale: int
-    slow_scale: int
-    square_scale: int
-    skipped: int
+    addresses: Sequence[int]  # of what the columns of `Tensors` that kernels take have for it, or 0
     row_size: int
     blocks_in_row: int
     blocks: int
@@ -54,7 +45,8 @@ class TensorRow(NamedTuple):
     seed: int
 
 
-POINTERS = TensorRow._fields[:KERNEL_COLUMNS]
+# The names of its numbers, which are the columns of the table.
+TABLE = (*KERNEL_NAMES, *TensorRow._fields[1:])
 
 
 class Bucket(NamedTuple):
@@ -64,6 +56,11 @@ class Bucket(NamedTuple):
     grad: torch.dtype
     slow: torch.dtype
     alignment: int
+
+    @property
+    def storage(self) -> int:
+        """PLAIN, BF16 or CODED: the dtype of the slow average tells."""
+        return BY_SLOW.get(self.slow, PLAIN)
 
 
 class Variant(NamedTuple):
@@ -97,8 +94,8 @@ def update(
     )
     with _on(device):
         numbers = _matrix(coefficients, device)
-        flat = [number for rows in buckets.values() for row in rows for number in row]
-        table = _upload(flat, torch.int64, device).view(-1, len(TensorRow._fields))
+        flat = [number for rows in buckets.values() for row in rows for number in (*row.addresses, *row[1:])]
+        table = _upload(flat, torch.int64, device).view(-1, len(TABLE))
         if grad_scale is not None:
             grad_scale = grad_scale.to(device)
         first = 0
@@ -123,7 +120,7 @@ def _buckets(tensors: Tensors, seed: int) -> dict[Bucket, list[TensorRow]]:
         bucket = Bucket(param.dtype, tensors.grads[i].dtype, slow.dtype, VECTOR_BYTES if divisible else 1)
         before = buckets.setdefault(bucket, [])
         row = TensorRow(
-            **dict(zip(POINTERS, addresses, strict=True)),
+            addresses,
             row_size=row_size,
             blocks_in_row=blocks_in_row,
             blocks=rows.number * blocks_in_row,
@@ -170,8 +167,7 @@ def threads(bucket: Bucket, variant: Variant) -> int:
     are in fp64, may be skipped, or are coded and have bounds: there, 8 would take so many registers that some are
     spilled, or that few programs are on a multiprocessor at once.
     """
-    is_coded = STORAGES.get(bucket.slow) == CODED
-    is_demanding = variant.skips or (variant.bounds_slow and is_coded) or bucket.slow == torch.float64
+    is_demanding = variant.skips or (variant.bounds_slow and bucket.storage == CODED) or bucket.slow == torch.float64
     return 256 if is_demanding or bucket.alignment != VECTOR_BYTES else 128
 
 

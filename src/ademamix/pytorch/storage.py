@@ -27,7 +27,7 @@ from ademamix import formats
 from ademamix.pytorch import block_codes, master, shards
 from ademamix.pytorch.memory_order import PLAIN_TYPES
 from ademamix.pytorch.rounding import bf16_random_part, to_bf16
-from ademamix.pytorch.tensors import MOMENT_KEYS, Tensors
+from ademamix.pytorch.tensors import Tensors
 
 # The dtype of a parameter's arithmetic, and of its moments unless they are reduced.
 MOMENT_DTYPES = {
@@ -38,13 +38,11 @@ MOMENT_DTYPES = {
     torch.complex64: torch.complex64,
     torch.complex128: torch.complex128,
 }
-REDUCED_DTYPES = {
-    "bf16": dict.fromkeys(MOMENT_KEYS, torch.bfloat16),
-    "compact": {
-        "fast": block_codes.dtype_of(formats.FAST),
-        "slow": block_codes.dtype_of(formats.SLOW),
-        "square": block_codes.dtype_of(formats.SQUARE),
-    },
+# Those of the moments that are reduced, by storage.
+REDUCED_DTYPES: dict[str, dict[str, torch.dtype]] = {
+    name: {moment: getattr(torch, dtype) for moment, dtype in stored._asdict().items()}
+    for name, stored in formats.STORAGES.items()
+    if name != "fp32"
 }
 
 # The values of the moments of a parameter; with beta1 = 0 there is no fast one.
@@ -74,7 +72,7 @@ def dtype_of(moment: str, param: Tensor, group: Mapping[str, Any]) -> torch.dtyp
 
 def is_reduced(stored: Tensor) -> bool:
     """Tell whether a stored moment must be decoded before the arithmetic and encoded after it."""
-    return stored.dtype == torch.bfloat16 or stored.dtype in block_codes.BY_DTYPE
+    return MOMENT_DTYPES.get(stored.dtype) != stored.dtype
 
 
 def arithmetic_dtype(stored: Tensor) -> torch.dtype:
@@ -117,7 +115,7 @@ def read_moment(stored: Tensor, scale: Tensor | None) -> Tensor:
     """Return the values of a stored moment."""
     if scale is not None:
         return block_codes.decode(stored, scale)
-    return stored.to(torch.float32) if stored.dtype == torch.bfloat16 else stored
+    return stored.to(torch.float32) if is_reduced(stored) else stored
 
 
 def write_moment(moment: str, stored: Tensor, scale: Tensor | None, values: Tensor, words: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""The tensors of a step, as parallel lists: the one place that names them, their order and their keys in the state."""
+"""The tensors of a step, as parallel lists: the one place that names them and their order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,6 @@ import torch
 from torch import Tensor
 
 from ademamix.formats import BLOCK
-
-# The names of the moments here, in the order that they have everywhere, and their keys in the state of a parameter and
-# in checkpoints: AdamW's, and one more.
-MOMENT_KEYS = {"fast": "exp_avg", "slow": "exp_avg_slow", "square": "exp_avg_sq"}
-SCALE_KEYS = {moment: f"{key}_scale" for moment, key in MOMENT_KEYS.items()}  # of coded moments
-CORRECTION_KEY = "correction"
-CLOCK_KEYS = ("step", "slow_step")
-SKIPPED_KEY = "skipped"
 
 
 class Rows(NamedTuple):
@@ -86,7 +78,7 @@ _kept_place = cache(Place)
 class Tensors(NamedTuple):
     """Parameters and all that belongs to them. A column has an entry for each parameter, or is empty.
 
-    The order is that of `Columns` in csrc/bindings.cpp and of `TensorRow` in step_triton.py, which end at the clocks.
+    The order is that of `Columns` in csrc/bindings.cpp, which ends at the clocks.
     """
 
     places: list[Place]
@@ -170,5 +162,6 @@ class Tensors(NamedTuple):
 SHAPED_COLUMNS = Tensors._fields[1:].index("fast_scales")
 ROW_COLUMNS = Tensors._fields[1:].index("skipped")
 KERNEL_COLUMNS = Tensors._fields[1:].index("steps")
+KERNEL_NAMES = Tensors._fields[1 : 1 + KERNEL_COLUMNS]
 # Those of the state, in the order of `StateColumn` in csrc/state_layout.h.
 STATE_COLUMNS = Tensors._fields[3:]

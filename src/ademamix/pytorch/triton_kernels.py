@@ -19,7 +19,8 @@ import triton.language as tl
 from ademamix import formats
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.coefficients import Coefficients
-from ademamix.pytorch.step_triton import BLOCKS_PER_PROGRAM, CODED, PLAIN, STORAGES, Bucket, TensorRow, Variant
+from ademamix.pytorch.step_triton import BLOCKS_PER_PROGRAM, CODED, PLAIN, TABLE, Bucket, Variant
+from ademamix.pytorch.tensors import KERNEL_COLUMNS
 from ademamix.pytorch.triton_formats import (
     decode_fast,
     decode_slow,
@@ -48,37 +49,18 @@ FAST, SLOW, SQUARE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 LIMIT = tl.constexpr(formats.GRADIENT_LIMIT)
 FP32_MAX = tl.constexpr(torch.finfo(torch.float32).max)
 
-# The columns of the table of tensors.
-COLUMNS = tl.constexpr(len(TensorRow._fields))
-PARAM = tl.constexpr(TensorRow._fields.index("param"))
-GRAD = tl.constexpr(TensorRow._fields.index("grad"))
-MOMENT = tl.constexpr(TensorRow._fields.index("fast"))
-CORRECTION = tl.constexpr(TensorRow._fields.index("correction"))
-SCALE = tl.constexpr(TensorRow._fields.index("fast_scale"))
-SKIPPED = tl.constexpr(TensorRow._fields.index("skipped"))
-ROW_SIZE = tl.constexpr(TensorRow._fields.index("row_size"))
-BLOCKS_IN_ROW = tl.constexpr(TensorRow._fields.index("blocks_in_row"))
-BLOCKS_IN_ALL = tl.constexpr(TensorRow._fields.index("blocks"))
-FIRST_PROGRAM = tl.constexpr(TensorRow._fields.index("first_program"))
-FIRST_BLOCK = tl.constexpr(TensorRow._fields.index("first_block"))
-FIRST_ELEMENT = tl.constexpr(TensorRow._fields.index("first_element"))
-BLOCK_GAP = tl.constexpr(TensorRow._fields.index("block_gap"))
-ELEMENT_GAP = tl.constexpr(TensorRow._fields.index("element_gap"))
-POSITION = tl.constexpr(TensorRow._fields.index("position"))
-INDEX = tl.constexpr(TensorRow._fields.index("param_index"))
-SEED = tl.constexpr(TensorRow._fields.index("seed"))
+# The columns of the table of tensors, in their order; of the moments and of their scales, the first.
+COLUMNS = tl.constexpr(len(TABLE))
+PARAM, GRAD, MOMENT, _, _, CORRECTION, SCALE, _, _, SKIPPED = map(tl.constexpr, range(KERNEL_COLUMNS))
+_rows = map(tl.constexpr, range(KERNEL_COLUMNS, len(TABLE)))
+ROW_SIZE, BLOCKS_IN_ROW, BLOCKS_IN_ALL, FIRST_PROGRAM, FIRST_BLOCK, FIRST_ELEMENT, *_rest = _rows
+BLOCK_GAP, ELEMENT_GAP, POSITION, INDEX, SEED = _rest
 
-# The columns of the matrix of coefficients.
+# The columns of the matrix of coefficients, in their order.
 NUMBERS = tl.constexpr(len(Coefficients._fields))
-FAST_RATE = tl.constexpr(Coefficients._fields.index("fast_rate"))
-SLOW_RATE = tl.constexpr(Coefficients._fields.index("slow_rate"))
-SQUARE_RATE = tl.constexpr(Coefficients._fields.index("square_rate"))
-SLOW_GAIN = tl.constexpr(Coefficients._fields.index("slow_gain"))
-STEP_SIZE = tl.constexpr(Coefficients._fields.index("step_size"))
-EPS = tl.constexpr(Coefficients._fields.index("eps"))
-DECAY = tl.constexpr(Coefficients._fields.index("decay"))
-STEP = tl.constexpr(Coefficients._fields.index("step"))
-SLOW_LIMIT = tl.constexpr(Coefficients._fields.index("slow_limit"))
+FAST_RATE, SLOW_RATE, SQUARE_RATE, SLOW_GAIN, STEP_SIZE, EPS, DECAY, STEP, SLOW_LIMIT = map(
+    tl.constexpr, range(len(Coefficients._fields))
+)
 
 DTYPES = {
     torch.float32: tl.float32,
@@ -110,15 +92,14 @@ class Instance(NamedTuple):
 
 def instance(bucket: Bucket, variant: Variant) -> Instance:
     """Return the instance of :func:`step` for a bucket."""
-    storage = STORAGES.get(bucket.slow, PLAIN)
     coded = (formats.FAST, formats.SLOW, formats.SQUARE)
-    stored = [block_codes.dtype_of(code) if storage == CODED else bucket.slow for code in coded]
+    stored = [block_codes.dtype_of(code) if bucket.storage == CODED else bucket.slow for code in coded]
     return Instance(
         param=DTYPES[bucket.param],
         grad=DTYPES[bucket.grad],
         moments=(DTYPES[stored[0]], DTYPES[stored[1]], DTYPES[stored[2]]),
         compute=tl.float64 if bucket.slow == torch.float64 else tl.float32,
-        storage=storage,
+        storage=bucket.storage,
         has_fast=variant.has_fast,
         skips=variant.skips,
         stochastic=variant.stochastic_params and bucket.param == torch.bfloat16,
@@ -272,7 +253,7 @@ def _count(flags, address):
 
 @triton.jit
 def _rates(c, finite, COMPUTE: tl.constexpr, SKIPS: tl.constexpr):
-    """Return the rates of m1, m2 and nu; an EMA that moves at rate 0 stays."""
+    """Return the rates of the fast, the slow and the square moment; an EMA that moves at rate 0 stays."""
     fast_rate = tl.load(c + FAST_RATE).to(COMPUTE)
     slow_rate = tl.load(c + SLOW_RATE).to(COMPUTE)
     square_rate = tl.load(c + SQUARE_RATE).to(COMPUTE)
@@ -317,10 +298,8 @@ def _load_moment(row, tile, WHICH: tl.constexpr, INSTANCE: tl.constexpr):
         scale = _load(row + SCALE + WHICH, block, block_mask, tl.uint8, 1)
         if WHICH == FAST:
             values = decode_fast(stored, scale)
-        elif WHICH == SLOW:
-            values = decode_slow(stored, scale)
         else:
-            values = decode_squares(stored, scale)
+            values = decode_slow(stored, scale) if WHICH == SLOW else decode_squares(stored, scale)
     else:
         values = stored.to(INSTANCE.compute)
     return values

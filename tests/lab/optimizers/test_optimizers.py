@@ -9,10 +9,12 @@ import sys
 import pytest
 import torch
 
+from ademamix import formats
 from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.construction import build, constructor
 from ademamix.pytorch.core import core
+from cases import STORAGES
 
 
 def one_group(**settings) -> list[dict]:
@@ -50,15 +52,15 @@ def test_the_horizon_is_passed_unless_the_settings_give_it(name):
     assert horizon({"total_steps": 30_000}) == 30_000
 
 
-@pytest.mark.parametrize("storage", ["fp32", "bf16", "compact"])
+@pytest.mark.parametrize("storage", STORAGES)
 def test_ademamix_in_every_storage(storage):
     config = Optimizer(name="ademamix", lr=0.1, settings={"state_storage": storage})
     (group,) = groups = one_group()
     optimizer = build(config, groups, total_steps=100)
     group["params"][0].grad = torch.ones(70, 70)
     optimizer.step()
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "compact": torch.int16}
-    assert optimizer.state[group["params"][0]]["exp_avg_slow"].dtype == dtypes[storage]
+    dtype = getattr(torch, formats.STORAGES[storage].slow)
+    assert optimizer.state[group["params"][0]]["exp_avg_slow"].dtype == dtype
 
 
 @pytest.mark.parametrize("name", [name for name, row in OPTIMIZERS.items() if row.takes_beta3])

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ademamix import AdEMAMix
 from ademamix.pytorch.integrations.accelerate import total_steps
 from ademamix.pytorch.shards import local
-from cases import make
+from cases import STORAGES, make
 
 EPOCHS, ACCUMULATED, LARGEST_NORM = 3, 2, 0.5
 
@@ -64,7 +64,7 @@ def train(accelerator: Any, model: Any, optimizer: Any, dataloader: Any, epochs:
 
 
 def trained_and_resumed(folder: Path) -> None:
-    for storage in ("fp32", "bf16", "compact"):
+    for storage in STORAGES:
         accelerator, model, optimizer, dataloader = parts = prepared(storage)
         assert all(isinstance(param, DTensor) for group in optimizer.param_groups for param in group["params"])
         copies = whole_copies(model)

@@ -16,7 +16,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from ademamix.formats import LEAST_VECTOR
 from ademamix.pytorch import shards
-from cases import make
+from cases import STORAGES, make, on_paths
 
 PATHS = {
     "single": {"foreach": False, "fused": False},
@@ -25,7 +25,6 @@ PATHS = {
     "chosen": {},
     "fused-capturable": {"fused": True, "capturable": True},
 }
-STORAGES = ("fp32", "bf16", "compact")
 # Rows that 4 processes do not share evenly, fewer rows than processes, three dimensions, a bias, and a slice of many.
 SHAPES: list[tuple[int, ...]] = [(66, 512), (3, 2048), (12, 4, 128), (9,), (LEAST_VECTOR,)]
 STEPS = 3
@@ -105,7 +104,7 @@ def compare_steps(mesh: Any, placements: tuple[Any, ...], dtype: torch.dtype, wh
 
 def every_layout(folder: Path) -> None:
     for name, mesh, placements in layouts():
-        for storage, path in itertools.product(STORAGES, PATHS):
+        for path, storage in on_paths(PATHS, STORAGES):
             what = f"{name}, {storage}, {path}"
             compare_steps(mesh, placements, torch.float32, what, state_storage=storage, **PATHS[path])
             if path in ("single", "foreach", "fused"):

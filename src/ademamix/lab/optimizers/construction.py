@@ -14,7 +14,7 @@ from ademamix import hyperparameters
 from ademamix.lab.config import ConfigError, Optimizer
 from ademamix.lab.optimizers import OPTIMIZERS
 from ademamix.lab.optimizers.stepping import check_precision, checked_betas
-from ademamix.pytorch.step import fastest
+from ademamix.pytorch.step import Flags, chosen
 
 Made = TypeVar("Made")
 
@@ -103,4 +103,4 @@ def fuse(adamw: torch.optim.AdamW) -> None:
     for group in adamw.param_groups:
         params = group["params"]
         if group["fused"] is None and group["foreach"] is None:
-            group["fused"] = fastest(params, differentiable=False)[0] or None
+            group["fused"] = chosen(Flags(), params)[0] or None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ademamix.checkpoints.inspection import CORRECTION, MOMENTS, Group, Inspection, State
+from ademamix.checkpoints.inspection import MOMENTS, Group, Inspection, State
 from ademamix.output.tables import in_rows, laid_out, wrapped
+from ademamix.state_keys import CORRECTION_KEY
 
 MOST_NAMES = 40  # below a picture
 
@@ -17,7 +18,7 @@ def text(inspection: Inspection, width: int) -> str:
     for state in inspection.states:
         parts.append(wrapped(_title(state), width))
         parts.append(_groups(state, width))
-        stored = [part for part in (*MOMENTS, CORRECTION) if state.bytes.get(part)]
+        stored = [part for part in (*MOMENTS, CORRECTION_KEY) if state.bytes.get(part)]
         rows = [[part, ", ".join(state.dtypes[part]), f"{state.bytes[part]:,}"] for part in stored]
         parts.append(in_rows(["state", "stored as", "bytes"], rows, width))
         parts.append(_norms(state, width))

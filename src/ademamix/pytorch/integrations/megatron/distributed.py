@@ -12,9 +12,9 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
 
 from ademamix.pytorch.optimizer import AdEMAMix
-from ademamix.pytorch.parameter_state import FAST_START, prepare, values_of
+from ademamix.pytorch.parameter_state import prepare, values_of
 from ademamix.pytorch.storage import write_moment
-from ademamix.pytorch.tensors import CLOCK_KEYS, MOMENT_KEYS, SCALE_KEYS
+from ademamix.state_keys import CLOCK_KEYS, FAST_START, MOMENT_KEYS, SCALE_KEYS
 
 CLOCKS = (*CLOCK_KEYS, FAST_START)
 
