@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 def read(node: Any) -> Source:
     """Return a state that was found in a checkpoint, or raise ValueError if it is none of AdamW or an AdEMAMix."""
-    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
+    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else flat_states.with_numbers(node)
     torch_form.check_found(state_dict)
     try:
         translated = foreign.translated(state_dict)  # refuses what it does not know
@@ -74,6 +74,7 @@ def read(node: Any) -> Source:
             "this optimizer state has no parameter groups, or only empty ones, so that nothing says whose it is: save "
             "the state_dict() of an optimizer that has parameters"
         )
+    torch_form.check_named(state_dict)
     origins = {layout.origin for group in groups if (layout := foreign.layout_of(group))}
     if len(origins) > 1:
         raise CheckpointError(
@@ -91,7 +92,7 @@ def convert(node: Any, wish: Wish) -> Converted:
     notes = [] if wish.to == "adamw" else _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
-    tree = flat_states.flattened(new, before=node) if flat_states.is_flat(node) else new
+    tree = (flat_states.flattened if flat_states.is_flat(node) else flat_states.without_numbers)(new, before=node)
     return Converted(tree, source.origin, changes, notes)
 
 
