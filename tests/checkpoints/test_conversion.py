@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from written_by import ROWS, SETTINGS, adamw, state
 TOLERANCE = 1e-6  # of parameters of about 1, after 100 steps; the arithmetic is in fp32
 
 
-def ademamix(params: Any) -> AdEMAMix:
+def ademamix(params: Any, fused: bool | None = None) -> AdEMAMix:
     """Return an optimizer without settings of its own: those of the checkpoint count."""
-    return AdEMAMix(params, alpha_warmup=0, beta3_warmup=0)
+    return AdEMAMix(params, alpha_warmup=0, beta3_warmup=0, fused=fused)
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -105,6 +106,38 @@ def test_a_switch_without_a_length_is_noted(tmp_path: Path, settings: dict[str, 
     torch.save(state(), tmp_path / "adamw.pt")
     (report,) = convert(tmp_path / "adamw.pt", tmp_path / "ours.pt", **settings)
     assert any(re.match(NO_HORIZON, note) for note in report.notes) is noted
+
+
+def test_another_horizon_is_noted_with_what_it_does(tmp_path: Path) -> None:
+    saved = state(optimizer=partial(AdEMAMix, total_steps=100))
+    for clock in ("step", "slow_step"):
+        saved["state"][0][clock].fill_(80)
+    torch.save(saved, tmp_path / "source.pt")
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "new.pt", total_steps=10_000)
+    assert any("slow step 80, alpha(t) goes from 4 to 0.04" in note for note in report.notes)
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "same.pt", state_storage="bf16")
+    assert not any("alpha(t)" in note for note in report.notes)
+
+
+def test_what_may_be_another_optimizer_is_noted(tmp_path: Path) -> None:
+    """As older torch writes both Adam and AdamW."""
+    saved = state(optimizer=partial(torch.optim.Adam, weight_decay=0.1))
+    del saved["param_groups"][0]["decoupled_weight_decay"]
+    torch.save(saved, tmp_path / "source.pt")
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "new.pt", total_steps=1000)
+    assert [note.partition(":")[0] for note in report.notes] == [
+        "no group says whether its weight decay is decoupled"
+    ]
+
+
+def test_the_kernel_of_adamw_chooses_none_of_ours(tmp_path: Path) -> None:
+    """On CUDA, fused=True would choose one that nobody has asked for."""
+    torch.save(state(optimizer=partial(torch.optim.AdamW, fused=True)), tmp_path / "adamw.pt")
+    convert(tmp_path / "adamw.pt", tmp_path / "ours.pt", total_steps=1000)
+    assert torch.load(tmp_path / "ours.pt")["param_groups"][0]["fused"] is None
+    torch.save(state(optimizer=partial(ademamix, fused=True)), tmp_path / "fused.pt")
+    convert(tmp_path / "fused.pt", tmp_path / "bf16.pt", state_storage="bf16")
+    assert torch.load(tmp_path / "bf16.pt")["param_groups"][0]["fused"] is True
 
 
 def test_nothing_but_none_is_nothing_to_convert(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ademamix.checkpoints.errors import CheckpointError, outside_cause
 from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
+from ademamix.pytorch.checkpoint import recognised
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.pytorch.tensors import CORRECTION_KEY
 from ademamix.schedules import beta3_for_horizon
@@ -88,8 +89,13 @@ def convert(node: Any, wish: Wish) -> Converted:
     source = read(node)
     wish.check(source.origin)
     settings = {**AFTER_ADAMW, **wish.settings} if source.origin == "AdamW" else wish.settings
-    optimizer = loaded(source, keeps_masters=wish.to == "ademamix", **settings)
-    notes = [] if wish.to == "adamw" else _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        optimizer = _loaded(source, keeps_masters=wish.to == "ademamix", **settings)
+    reports = [str(warning.message).removeprefix(recognised(source.origin)).strip() for warning in told]
+    notes = [report for report in reports if report]
+    if wish.to == "ademamix":
+        notes += _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
     tree = (flat_states.flattened if flat_states.is_flat(node) else flat_states.without_numbers)(new, before=node)
@@ -105,8 +111,15 @@ def verify(node: Any, to: str) -> None:
         torch.optim.AdamW(_groups_of_stand_ins(source)).load_state_dict(dict(source.found))
 
 
-def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = True, **settings: Any) -> AdEMAMix:
-    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters.
+def loaded(source: Source) -> AdEMAMix:
+    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what `convert` notes
+        return _loaded(source)
+
+
+def _loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = True, **settings: Any) -> AdEMAMix:
+    """Return it with settings of its own, and warn as it does of what it has loaded.
 
     Without masters, corrections are dropped, and moments are not limited to the precision of bf16 parameters.
     """
@@ -114,10 +127,10 @@ def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of settings that the state replaces; `advice` is about those that remain
         optimizer = AdEMAMix(_groups_of_stand_ins(source, keeps_masters=keeps_masters), betas=betas, **settings)
-        groups = zip(source.translated["param_groups"], optimizer.param_groups, strict=True)
-        for number, (group, own) in enumerate(groups):
-            torch_form.check_settings(number, group, own)
-        optimizer.load_state_dict(dict(source.translated))
+    groups = zip(source.translated["param_groups"], optimizer.param_groups, strict=True)
+    for number, (group, own) in enumerate(groups):
+        torch_form.check_settings(number, group, own)
+    optimizer.load_state_dict(dict(source.translated))
     return optimizer
 
 
