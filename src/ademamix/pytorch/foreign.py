@@ -25,9 +25,11 @@ Group = Mapping[str, Any]
 
 ADAMW_ONLY = ("amsgrad", "decoupled_weight_decay")  # keys of its groups that mean nothing here
 FUSED = "fused"  # of torch's kernels, not of those here, which a user has to ask for on CUDA
-KNOWN_OF_ADAMW = frozenset(  # keys of its groups, in torch, apex and DeepSpeed, and what lr schedulers add
-    "params param_names lr betas eps weight_decay amsgrad maximize foreach capturable differentiable fused "
-    "decoupled_weight_decay step bias_correction initial_lr max_lr min_lr base_momentum max_momentum swa_lr".split()
+KNOWN_OF_ADAMW = (  # keys of its groups in torch, in apex and DeepSpeed, and what lr schedulers add
+    *("params", "param_names", "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
+    *("foreach", "capturable", "differentiable", FUSED),
+    *("step", "bias_correction"),
+    *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),
 )
 LAMB_ONLY = ("trust_clip", "always_adapt", "grad_averaging")  # of timm and apex, with the moments of AdamW
 NADAM_ONLY = "momentum_decay"  # in groups that are otherwise like those of RAdam
@@ -115,8 +117,8 @@ def doubts(groups: Sequence[Group], own: Collection[str] = ()) -> list[str]:
         found.append(f"groups have no amsgrad, which those of torch.optim.AdamW have: {_IF_ANOTHER}")
     if any(group.get("weight_decay") and "decoupled_weight_decay" not in group for group in alike):
         found.append(
-            "no group says whether its weight decay is decoupled: older torch does not save that. It continues as that "
-            "of AdamW. If this was Adam, it was an L2 penalty: set weight_decay to 0 in the groups, and choose a new one."
+            "no group says whether its weight decay is decoupled: older torch does not save that. It continues as "
+            "AdamW's. If this was Adam, it was an L2 penalty: set weight_decay to 0 in the groups, and choose another."
         )
     return found
 
