@@ -215,3 +215,22 @@ def test_a_mistake_is_one_sentence(
     assert message in said[-1]
     assert said[-1].startswith("ademamix")
     assert not Path("new.pt").exists()
+
+
+def test_a_picture_is_not_written_over(adamw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = adamw.with_name("norms.svg")
+    assert main(["inspect", str(adamw), "--picture", str(picture)]) == 0
+    before = picture.read_bytes()
+    with pytest.raises(SystemExit):
+        main(["inspect", str(adamw), "--picture", str(picture)])
+    assert "exists, and is not written over" in capsys.readouterr().err
+    assert picture.read_bytes() == before
+
+
+def test_others_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    param = torch.ones(3, requires_grad=True)
+    saved = {"adamw": torch.optim.AdamW([param]).state_dict(), "sgd": torch.optim.SGD([param]).state_dict()}
+    torch.save(saved, tmp_path / "two.pt")
+    options = ["--only", "adamw", "--total-steps", "1k", "--explain"]
+    assert main(["convert", str(tmp_path / "two.pt"), str(tmp_path / "new.pt"), *options]) == 0
+    assert "sgd: left as it is." in capsys.readouterr().out
