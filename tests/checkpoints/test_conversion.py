@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 import torch
 
 from ademamix import AdEMAMix, formats
-from ademamix.checkpoints import CheckpointError, containers, convert, trees
+from ademamix.checkpoints import CheckpointError, containers, conversion, convert, inspect, trees
+from ademamix.lab.report.checkpoint import text
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.parameter_state import values_of
 from written_by import ROWS, SETTINGS, adamw, state
@@ -19,9 +23,9 @@ from written_by import ROWS, SETTINGS, adamw, state
 TOLERANCE = 1e-6  # of parameters of about 1, after 100 steps; the arithmetic is in fp32
 
 
-def ademamix(params: Any) -> AdEMAMix:
+def ademamix(params: Any, fused: bool | None = None) -> AdEMAMix:
     """Return an optimizer without settings of its own: those of the checkpoint count."""
-    return AdEMAMix(params, alpha_warmup=0, beta3_warmup=0)
+    return AdEMAMix(params, alpha_warmup=0, beta3_warmup=0, fused=fused)
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -105,6 +109,36 @@ def test_a_switch_without_a_length_is_noted(tmp_path: Path, settings: dict[str, 
     torch.save(state(), tmp_path / "adamw.pt")
     (report,) = convert(tmp_path / "adamw.pt", tmp_path / "ours.pt", **settings)
     assert any(re.match(NO_HORIZON, note) for note in report.notes) is noted
+
+
+def test_another_horizon_is_noted_with_what_it_does(tmp_path: Path) -> None:
+    saved = state(optimizer=partial(AdEMAMix, total_steps=100))
+    for clock in ("step", "slow_step"):
+        saved["state"][0][clock].fill_(80)
+    torch.save(saved, tmp_path / "source.pt")
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "new.pt", total_steps=10_000)
+    assert any("slow step 80, alpha(t) goes from 4 to 0.04" in note for note in report.notes)
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "same.pt", state_storage="bf16")
+    assert not any("alpha(t)" in note for note in report.notes)
+
+
+def test_what_may_be_another_optimizer_is_noted(tmp_path: Path) -> None:
+    """As older torch writes both Adam and AdamW."""
+    saved = state(optimizer=partial(torch.optim.Adam, weight_decay=0.1))
+    del saved["param_groups"][0]["decoupled_weight_decay"]
+    torch.save(saved, tmp_path / "source.pt")
+    (report,) = convert(tmp_path / "source.pt", tmp_path / "new.pt", total_steps=1000)
+    assert [note.partition(":")[0] for note in report.notes] == ["no group says whether its weight decay is decoupled"]
+
+
+def test_the_kernel_of_adamw_chooses_none_of_ours(tmp_path: Path) -> None:
+    """On CUDA, fused=True would choose one that nobody has asked for."""
+    torch.save(state(optimizer=partial(torch.optim.AdamW, fused=True)), tmp_path / "adamw.pt")
+    convert(tmp_path / "adamw.pt", tmp_path / "ours.pt", total_steps=1000)
+    assert torch.load(tmp_path / "ours.pt")["param_groups"][0]["fused"] is None
+    torch.save(state(optimizer=partial(ademamix, fused=True)), tmp_path / "fused.pt")
+    convert(tmp_path / "fused.pt", tmp_path / "bf16.pt", state_storage="bf16")
+    assert torch.load(tmp_path / "bf16.pt")["param_groups"][0]["fused"] is True
 
 
 def test_nothing_but_none_is_nothing_to_convert(tmp_path: Path) -> None:
@@ -200,6 +234,67 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is inside of"):
         convert(tmp_path.parent / "trainer", tmp_path.parent / "trainer" / "new")
     assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("row", ["plain", "distributed"])
+def test_what_got_the_name_in_the_meantime_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
+    """Something that appears when all has been written and compared, but has no name yet."""
+    wait = conversion._to_disk
+
+    def appearing(path: Path) -> None:
+        wait(path)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "precious").touch()
+
+    source = ROWS[row].begin(tmp_path)
+    monkeypatch.setattr(conversion, "_to_disk", appearing)
+    before = {*tmp_path.iterdir(), tmp_path / "new"}
+    with pytest.raises(CheckpointError, match="exists, and is not written over"):
+        convert(source, tmp_path / "new")
+    assert (tmp_path / "new" / "precious").exists()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    source = ROWS["plain"].begin(tmp_path)
+    monkeypatch.setattr(os, "link", refused)
+    convert(source, tmp_path / "new.pt")
+    assert {file.name for file in tmp_path.iterdir()} == {"model.pt", "optimizer.pt", "new.pt"}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A file with two of AdamW and one of SGD between them."""
+    sgd = partial(torch.optim.SGD, momentum=0.9)
+    saved = {"optimizers": [state(), state(optimizer=sgd), state()]}
+    torch.save(saved, tmp_path / "three.pt")
+    return tmp_path / "three.pt"
+
+
+def test_one_that_cannot_be_converted_is_left_as_it_is(three: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"at optimizers\[1\].*To leave it .* as in --only 'optimizers\[0\]'"):
+        convert(three, three.with_name("new.pt"))
+    reports = convert(three, three.with_name("new.pt"), only=["optimizers[0]", "optimizers[2]"], total_steps=1000)
+    assert [(report.label, report.origin) for report in reports] == [
+        ("optimizers[0]", "AdamW"),
+        ("optimizers[1]", ""),
+        ("optimizers[2]", "AdamW"),
+    ]
+    old, new = (torch.load(three.with_name(name))["optimizers"] for name in ("three.pt", "new.pt"))
+    assert trees.difference(old[1], new[1]) is None
+    assert all("exp_avg_slow" in new[i]["state"][0] for i in (0, 2))
+    with pytest.raises(CheckpointError, match=r"no optimizer state at 'optimizers\[3\]'; there is: optimizers\[0\], "):
+        convert(three, three.with_name("other.pt"), only="optimizers[3]")
+
+
+def test_the_others_are_inspected(three: Path) -> None:
+    found = inspect(three)
+    assert [state.label for state in found.states] == ["optimizers[0]", "optimizers[2]"]
+    assert list(found.unread) == ["optimizers[1]"]
+    assert "not read: at optimizers[1]: this is the state of another optimizer" in text(found, 200)
 
 
 def test_what_is_not_as_it_should_be_never_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

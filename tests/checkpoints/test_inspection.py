@@ -90,7 +90,7 @@ def test_corrections_of_masters_are_counted(tmp_path: Path) -> None:
     assert not state.warnings
 
 
-@pytest.mark.parametrize("row", ["plain", "nested", "distributed", "flattened", "accelerate"])
+@pytest.mark.parametrize("row", ["plain", "nested", "distributed", "flattened", "string keys", "accelerate"])
 def test_adamw_in_every_container(tmp_path: Path, row: str) -> None:
     found = inspect(ROWS[row].begin(tmp_path))
     assert {state.origin for state in found.states} == {"AdamW"}

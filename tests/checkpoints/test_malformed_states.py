@@ -65,6 +65,7 @@ MALFORMED: dict[str, tuple[Change, str]] = {  # whose they are does not matter
     "steps": (entry("step", torch.ones(2)), f"step of parameter w {STEPS} a tensor, torch.float32 of shape (2,)"),
     "step dict": (entry("step", {}), f"step of parameter w {STEPS} {{}}"),
     "entries": (whole("state", {0: 1.0}), "the state of parameter w must be a dict, got 1.0"),
+    "other keys": (setting("params", [1]), "state has moments under 0, and no group has a parameter of that name"),
     "no groups": (whole("param_groups", []), "has no parameter groups, or only empty ones"),
     "params": (setting("params", None), "params of group 0 must be a list of numbers or names, got None"),
     "names": (setting("param_names", ["w", "b"]), "param_names of group 0 must be a list of 1 names"),

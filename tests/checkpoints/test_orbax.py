@@ -65,8 +65,10 @@ def test_adamw_continues_as_ademamix_and_back(tmp_path: Path) -> None:
     expected = steps(adamw, *saved(tmp_path / "adamw", adamw), CONTINUED)[0]
     (report,) = convert(tmp_path / "adamw", tmp_path / "ours")
     assert (report.label, report.origin) == ("opt_state[0]", "AdamW")
+    assert "convert it only if this was adam or adamw" in report.notes[0]
     assert_close(continued(tmp_path / "ours", ademamix(0.01, **{**AVERAGES, "alpha": 0.0}, **NO_WARMUPS)), expected)
-    convert(tmp_path / "ours", tmp_path / "back", "adamw")
+    (report,) = convert(tmp_path / "ours", tmp_path / "back", "adamw")
+    assert report.notes == []
     assert_close(continued(tmp_path / "back", adamw), expected)
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from ademamix.checkpoints import CheckpointError, containers, convert, distributed_folders
+from ademamix.checkpoints import CheckpointError, containers, convert, distributed_folders, inspect
 from fixtures.foreign import write_foreign as foreign
 from written_by import ROWS, state
 
@@ -187,6 +187,30 @@ def test_too_little_memory_for_codes_is_no_damage(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(torch.Tensor, "repeat_interleave", failing(RuntimeError(ALLOCATOR)))
     with pytest.raises(CheckpointError, match="not enough memory to read the codes of this state"):
         convert(Path(foreign.__file__).with_name("bitsandbytes-8.pt"), tmp_path / "new.pt")
+
+
+def test_what_holds_itself_is_said(tmp_path: Path) -> None:
+    whole: dict[str, Any] = {"optimizer": state()}
+    whole["self"] = whole
+    inner: dict[str, Any] = state()
+    inner["param_groups"][0]["self"] = inner["param_groups"]
+    for saved in (whole, inner):
+        torch.save(saved, tmp_path / "cyclic.pt")
+        for read in (inspect, lambda source: convert(source, tmp_path / "new.pt")):
+            with pytest.raises(CheckpointError, match="a dict or list that holds itself"):
+                read(tmp_path / "cyclic.pt")
+
+
+def test_a_folder_of_checkpoints_names_them(tmp_path: Path) -> None:
+    """Such as the output folder of a trainer."""
+    for name in ("checkpoint-5", "logs"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+    torch.save(state(), tmp_path / "out" / "checkpoint-5" / "optimizer.pt")
+    with pytest.raises(CheckpointError, match=r"one of the folders in it that may have one: checkpoint-5\.$"):
+        containers.read(tmp_path / "out")
+    torch.save(state(), tmp_path / "out" / "logs" / "run.ckpt")
+    with pytest.raises(CheckpointError, match=r"looked for in optimizer\*\.pt and .* may have one: run\.ckpt\.$"):
+        containers.read(tmp_path / "out" / "logs")
 
 
 def test_a_device_is_no_checkpoint() -> None:

@@ -164,6 +164,36 @@ class Flattened(Distributed):
     options = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
+class StringKeys:
+    """A folder of torch.distributed.checkpoint with the plain state_dict, whose keys torch makes strings of."""
+
+    def begin(self, folder: Path) -> Path:
+        model = Model()
+        optimizer = adamw(model.parameters())
+        steps(model, optimizer, count=SAVED)
+        _alone(dcp.save, model, optimizer, folder / "plain")
+        return folder / "plain"
+
+    def continued(self, path: Path, build: Build) -> list[Tensor]:
+        model = Model()
+        optimizer = build(model.parameters())
+        steps(model, optimizer, count=1)  # so that there is a state to load into
+        state = _alone(dcp.load, model, optimizer, path)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        steps(model, optimizer, count=CONTINUED)
+        return values(model)
+
+
+def _alone(action: Any, model: Model, optimizer: Optimizer, path: Path) -> dict[str, Any]:
+    """Save the states as they are in one process, or load into them."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        action(state, checkpoint_id=path, no_dist=True)
+    return state
+
+
 class Lightning:
     """A checkpoint of Lightning."""
 
@@ -272,6 +302,7 @@ ROWS: dict[str, Any] = {
     "nested": Nested(),
     "distributed": Distributed(),
     "flattened": Flattened(),
+    "string keys": StringKeys(),
     "lightning": Lightning(),
     "huggingface": HuggingFace(),
     "accelerate": Accelerate(),

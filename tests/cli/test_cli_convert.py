@@ -95,7 +95,9 @@ def test_advice_on_beta3_fits_a_checkpoint(adamw: Path, capsys: pytest.CaptureFi
     assert "note: beta3 = 0.9999 remembers about 10,000 steps, more than half of total_steps = 1,000" in said
     assert "Convert with --beta3 0.975 (in Python: beta3=0.975), which fits." in said
     assert main(["convert", open_run, lowered, "--total-steps", "1k", "--beta3", "0.975"]) == 0
-    assert "note:" not in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "remembers about" not in said
+    assert "beta3(t) from 0.9999 to 0.975" in said
 
 
 def test_explain_says_what_became_of_each_tensor(
@@ -213,3 +215,22 @@ def test_a_mistake_is_one_sentence(
     assert message in said[-1]
     assert said[-1].startswith("ademamix")
     assert not Path("new.pt").exists()
+
+
+def test_a_picture_is_not_written_over(adamw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = adamw.with_name("norms.svg")
+    assert main(["inspect", str(adamw), "--picture", str(picture)]) == 0
+    before = picture.read_bytes()
+    with pytest.raises(SystemExit):
+        main(["inspect", str(adamw), "--picture", str(picture)])
+    assert "exists, and is not written over" in capsys.readouterr().err
+    assert picture.read_bytes() == before
+
+
+def test_others_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    param = torch.ones(3, requires_grad=True)
+    saved = {"adamw": torch.optim.AdamW([param]).state_dict(), "sgd": torch.optim.SGD([param]).state_dict()}
+    torch.save(saved, tmp_path / "two.pt")
+    options = ["--only", "adamw", "--total-steps", "1k", "--explain"]
+    assert main(["convert", str(tmp_path / "two.pt"), str(tmp_path / "new.pt"), *options]) == 0
+    assert "sgd: left as it is." in capsys.readouterr().out

@@ -75,6 +75,24 @@ def test_from_adamw_before_the_first_step():
     assert optimizer.param_groups[0]["lr"] == 0.0005
 
 
+@pytest.mark.parametrize("fused", [None, False, True])
+def test_the_kernel_of_adamw_chooses_none_of_ours(fused):
+    """On CUDA, fused=True would choose one that nobody has asked for."""
+    adamw = torch.optim.AdamW([torch.ones(3, requires_grad=True)], fused=fused)
+    assert AdEMAMix.from_adamw(adamw, total_steps=100).param_groups[0]["fused"] is None
+
+
+def test_adam_of_older_torch_is_refused_by_its_class():
+    """Its groups do not say that its weight decay is an L2 penalty."""
+    param = torch.ones(3, requires_grad=True)
+    adam, adamw = (torch.optim.Adam([param], weight_decay=0.1), torch.optim.AdamW([param], weight_decay=0.1))
+    for optimizer in (adam, adamw):
+        del optimizer.param_groups[0]["decoupled_weight_decay"]
+    with pytest.raises(ValueError, match="Adam with L2 weight decay"):
+        AdEMAMix.from_adamw(adam)
+    assert AdEMAMix.from_adamw(adamw).param_groups[0]["weight_decay"] == 0.1
+
+
 def test_bf16_state_of_adamw_becomes_fp32_and_back():
     param = torch.ones(8, dtype=torch.bfloat16, requires_grad=True)
     adamw = torch.optim.AdamW([param])

@@ -1,7 +1,7 @@
 """States of other optimizers: those of other AdEMAMixes continue exactly, what is not known is refused in a sentence.
 
 The layouts were written down from bitsandbytes 0.50.2, pytorch_optimizer 4.1.0, heavyball 3.2.1 and apple/ml-ademamix
-(e732715), after three steps on a CPU.
+(c3d73c0), after three steps on a CPU.
 """
 
 from __future__ import annotations
@@ -172,6 +172,12 @@ def without_steps():
     return saved
 
 
+def adamw_with(**group):
+    saved = stepped(torch.optim.AdamW, weight_decay=0.1)
+    saved["param_groups"][0] |= group
+    return saved
+
+
 def own_without(name):
     saved = copy.deepcopy(three_steps()[1].state_dict())
     del saved["state"][0][name]
@@ -194,6 +200,8 @@ REFUSED = {
     "RAdam with L2 decay": (lambda: stepped(torch.optim.RAdam, weight_decay=0.1), "torch.optim.RAdam"),
     "NAdam before its first step": (lambda: torch.optim.NAdam(params_of(*SHAPES)).state_dict(), "another optimizer"),
     "Adamax": (lambda: stepped(torch.optim.Adamax), "another optimizer.*exp_inf"),
+    "LAMB of timm": (lambda: adamw_with(trust_clip=False, always_adapt=False), "the state of LAMB.*trust_clip"),
+    "apex without bias correction": (lambda: adamw_with(bias_correction=False), "AdamW with bias_correction=False"),
     "bitsandbytes' AdamW": (bitsandbytes_adamw, "bitsandbytes.*only the state of its AdEMAMix"),
     "heavyball's SOAP": (lambda: heavyball("scale_by_soap_ademamix"), "another optimizer"),
     "heavyball without a clock": (lambda: heavyball(step_count=None), "no step_count in its group"),
@@ -234,6 +242,41 @@ def test_refused_and_nothing_changes(case):
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(build())
     assert_same(optimizer.state_dict(), before)
+
+
+def without(*keys):
+    saved = adamw_with()
+    saved["param_groups"][0] = {key: value for key, value in saved["param_groups"][0].items() if key not in keys}
+    return saved
+
+
+DOUBTED = {
+    "a setting that AdamW does not have": (lambda: adamw_with(rectify=True, name="w"), "have name, rectify, which"),
+    "Adam or AdamW of older torch": (lambda: without("decoupled_weight_decay"), "whether its weight decay is decoup"),
+    "not of torch": (lambda: without("amsgrad", "decoupled_weight_decay"), "groups have no amsgrad"),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTED)
+def test_what_may_be_another_optimizer_is_said(case):
+    build, message = DOUBTED[case]
+    with pytest.warns(UserWarning, match=message):
+        make(params_of(*SHAPES)).load_state_dict(build())
+
+
+def test_settings_that_both_have_are_the_users():
+    optimizer = make(params_of(*SHAPES))
+    optimizer.param_groups[0]["name"] = "matrices"
+    optimizer.load_state_dict(adamw_with(name="matrices", max_lr=0.1, initial_lr=0.1))
+
+
+@pytest.mark.parametrize("fused", [None, False, True])
+@pytest.mark.parametrize("own", [None, True])
+def test_the_kernel_of_adamw_chooses_none_of_ours(own, fused):
+    """On CUDA, fused=True would choose one that nobody has asked for; that of the constructor stays."""
+    optimizer = make(params_of(*SHAPES), fused=own)
+    optimizer.load_state_dict(adamw_with(fused=fused))
+    assert optimizer.param_groups[0]["fused"] is own
 
 
 def test_the_advice_about_radam_works():

@@ -23,6 +23,8 @@ from ademamix.checkpoints.errors import CheckpointError
 
 OPTIMIZER_FILES = ("optimizer*.pt", "optimizer*.bin")  # of Hugging Face's Trainer, of its Accelerate
 
+TORCH_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".tar")  # that files of torch.save commonly have
+
 
 class Container(NamedTuple):
     """A way to keep a tree on disk. Its module has `read` and `write`, and is loaded when they are needed."""
@@ -99,13 +101,26 @@ def read(path: Path, *, unsafe_pickle: bool = False) -> Checkpoint:
             locations += [Location(len(parts), keys, node) for keys, node in found]
             parts.append(Part(place, container, tree))
     if not parts:
-        raise CheckpointError(
-            f"there is no optimizer state in {str(path)!r}. It must be a file of torch.save, a folder of "
-            "torch.distributed.checkpoint or Orbax, or a trainer's folder that has such a file or folder in it."
-        )
+        raise CheckpointError(f"there is no optimizer state in {str(path)!r}. {_advice(path)}")
     if len({part.container.framework for part in parts}) > 1:
         raise CheckpointError(f"{str(path)!r} has states of both torch and Optax: name one of its files or folders")
     return Checkpoint(path, _title(path, parts), tuple(parts), tuple(locations))
+
+
+def _advice(path: Path) -> str:
+    """Say what to name instead of something that has no optimizer state in it."""
+    inside = sorted(path.iterdir()) if path.is_dir() and _container_of(path) is None else []
+    if folders := [place.name for place in inside if place.is_dir() and any(_candidates(place))]:
+        return f"Name one of the folders in it that may have one: {', '.join(folders)}."
+    if files := [place.name for place in inside if place.is_file() and place.suffix in TORCH_ENDINGS]:
+        return (
+            f"In a folder it is looked for in {' and '.join(OPTIMIZER_FILES)}. Name one of the other files in it that "
+            f"may have one: {', '.join(files)}."
+        )
+    return (
+        "It must be a file of torch.save, a folder of torch.distributed.checkpoint or Orbax, or a trainer's folder "
+        "that has such a file or folder in it."
+    )
 
 
 def _candidates(path: Path) -> Iterator[tuple[Path, Container]]:

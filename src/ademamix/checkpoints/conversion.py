@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ademamix.checkpoints import containers, trees
 from ademamix.checkpoints.containers import Checkpoint
-from ademamix.checkpoints.errors import CheckpointError, disk_error
+from ademamix.checkpoints.errors import CheckpointError, disk_error, endless_nesting_said
 from ademamix.checkpoints.wish import Wish
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Report:
 
     label: str
     origin: str
+    """Whose it was; empty if it was left as it is."""
     changes: list[Change]
     notes: list[str]
 
@@ -35,6 +36,7 @@ def convert(
     destination: str | Path,
     to: str = "ademamix",
     *,
+    only: str | Sequence[str] = (),
     unsafe_pickle: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
     **settings: Any,
@@ -62,6 +64,8 @@ def convert(
             or a trainer's folder that has such a file or folder in it.
         destination: what to write. It must not exist. It appears when it is whole, and was read again and compared.
         to: ``"ademamix"`` or ``"adamw"``.
+        only: the places of the states to convert, by the labels of reports and errors, such as ``"optimizers[0]"``. The
+            others are left as they are. All are converted if none is named.
         unsafe_pickle: also read files that name code to run. Only for files of people whom you trust.
         progress: called with what is about to be done, for large checkpoints.
         settings: `total_steps`, `alpha`, `beta3`, `alpha_warmup`, `beta3_warmup`, `slow_clip` and `state_storage` of
@@ -74,23 +78,44 @@ def convert(
     wish = Wish(to, settings)
     _check_destination(source, destination)
     progress(f"reading {source}")
-    checkpoint = containers.read(source, unsafe_pickle=unsafe_pickle)
+    with endless_nesting_said(source):
+        checkpoint = containers.read(source, unsafe_pickle=unsafe_pickle)
+        chosen = _chosen(checkpoint, [only] if isinstance(only, str) else only)
+        new_trees, reports = _converted(checkpoint, chosen, wish, progress)
+        progress(f"writing {destination}, and reading it again")
+        _write(checkpoint, new_trees, destination, dict.fromkeys(chosen, wish.to), unsafe_pickle=unsafe_pickle)
+    return reports
+
+
+def _chosen(checkpoint: Checkpoint, only: Sequence[str]) -> list[str]:
+    """Return the labels of the states to convert."""
+    labels = [checkpoint.label(location) for location in checkpoint.locations]
+    unknown = next((label for label in only if label not in labels), None)
+    if unknown is not None:
+        raise CheckpointError(f"there is no optimizer state at {unknown!r}; there is: {', '.join(labels)}")
+    return [label for label in labels if label in only or not only]
+
+
+def _converted(
+    checkpoint: Checkpoint, chosen: list[str], wish: Wish, progress: Callable[[str], None]
+) -> tuple[list[Any], list[Report]]:
+    """Return the trees of all parts with the chosen states in their new form, and what was done to each state."""
     states = _states_of(checkpoint.framework)
-    results: list[Converted] = []
-    new_trees = [part.tree for part in checkpoint.parts]
+    trees_of_parts = [part.tree for part in checkpoint.parts]
+    reports = []
     for location in checkpoint.locations:
-        progress(f"converting {checkpoint.label(location)}")
-        _refuse_injected(new_trees[location.part], location.keys)
-        with _at(checkpoint.label(location)):
-            result = states.convert(location.node, wish)
-        new_trees[location.part] = trees.replaced(new_trees[location.part], location.keys, result.node)
-        results.append(result)
-    progress(f"writing {destination}, and reading it again")
-    _write(checkpoint, new_trees, destination, wish.to, unsafe_pickle=unsafe_pickle)
-    return [
-        Report(checkpoint.label(location), result.origin, result.changes, result.notes)
-        for location, result in zip(checkpoint.locations, results, strict=True)
-    ]
+        label = checkpoint.label(location)
+        if label not in chosen:
+            reports.append(Report(label, "", [], []))
+            continue
+        progress(f"converting {label}")
+        tree = trees_of_parts[location.part]
+        _refuse_injected(tree, location.keys)
+        with _at(label, others=[other for other in chosen if other != label]):
+            result: Converted = states.convert(location.node, wish)
+        trees_of_parts[location.part] = trees.replaced(tree, location.keys, result.node)
+        reports.append(Report(label, result.origin, result.changes, result.notes))
+    return trees_of_parts, reports
 
 
 def _states_of(framework: str) -> Any:
@@ -125,15 +150,20 @@ def _refuse_injected(tree: Any, keys: trees.Keys) -> None:
 
 
 @contextmanager
-def _at(label: str) -> Iterator[None]:
-    """Say where in a checkpoint an error is."""
+def _at(label: str, *, others: Sequence[str] = ()) -> Iterator[None]:
+    """Say where in a checkpoint an error is, and how to convert others, if there are any."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"at {label}: {error}") from error
+        advice = (
+            others and f" To leave it as it is, name what to convert, such as --only {others[0]!r} (in Python: only)."
+        )
+        raise CheckpointError(f"at {label}: {error}{advice or ''}") from error
 
 
-def _write(checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: str, *, unsafe_pickle: bool) -> None:
+def _write(
+    checkpoint: Checkpoint, new_trees: list[Any], destination: Path, targets: Mapping[str, str], *, unsafe_pickle: bool
+) -> None:
     """Write under another name, read that again, and give it its name only if it is what it should be."""
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
@@ -147,13 +177,25 @@ def _write(checkpoint: Checkpoint, new_trees: list[Any], destination: Path, to: 
                 )
             for part, tree in zip(checkpoint.parts, new_trees, strict=True):
                 part.container.write(temporary / part.place, tree)
-        _verify(temporary, checkpoint, new_trees, to, unsafe_pickle=unsafe_pickle)
+        _verify(temporary, checkpoint, new_trees, targets, unsafe_pickle=unsafe_pickle)
         _to_disk(temporary)
-        _check_destination(checkpoint.path, destination)  # again: writing takes a while
-        temporary.rename(destination)
+        _name(temporary, checkpoint.path, destination)
     except BaseException:
         shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         raise
+
+
+def _name(temporary: Path, source: Path, destination: Path) -> None:
+    """Give what was written its name, if nothing else has got it: writing takes a while."""
+    try:
+        if temporary.is_dir():
+            temporary.rename(destination)  # fails if there is a file or a folder with something in it
+        else:
+            os.link(temporary, destination)  # fails if there is anything
+            temporary.unlink()
+    except OSError:
+        _check_destination(source, destination)
+        temporary.rename(destination)  # the file system has no links
 
 
 @contextmanager
@@ -167,15 +209,19 @@ def _writing(destination: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write {str(destination)!r}: {reason.strerror or reason}") from error
 
 
-def _verify(written: Path, checkpoint: Checkpoint, new_trees: list[Any], to: str, *, unsafe_pickle: bool) -> None:
+def _verify(
+    written: Path, checkpoint: Checkpoint, new_trees: list[Any], targets: Mapping[str, str], *, unsafe_pickle: bool
+) -> None:
     again = containers.read(written, unsafe_pickle=unsafe_pickle)
     for part, tree in zip(again.parts, new_trees, strict=True):
         different = trees.difference(tree, part.tree)
         if different is not None:
             raise CheckpointError(f"what was written differs from what was to be written, at {different}")
     for location in again.locations:
-        with _at(checkpoint.label(location)):
-            _states_of(again.framework).verify(location.node, to)
+        label = checkpoint.label(location)
+        if label in targets:
+            with _at(label):
+                _states_of(again.framework).verify(location.node, targets[label])
 
 
 def _to_disk(path: Path) -> None:

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class CheckpointError(ValueError):
     """What is wrong with a checkpoint, what was found and what to do."""
+
+
+@contextmanager
+def endless_nesting_said(path: Path) -> Iterator[None]:
+    """Raise a CheckpointError if what a checkpoint holds cannot be walked through."""
+    try:
+        yield
+    except RecursionError:
+        raise CheckpointError(
+            f"{str(path)!r} has a dict or list that holds itself, or a thousand of them inside of each other: save the "
+            "optimizer's state_dict() alone, or without what holds itself"
+        ) from None
 
 
 def disk_error(error: BaseException) -> OSError | None:

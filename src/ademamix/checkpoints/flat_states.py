@@ -1,7 +1,10 @@
-"""Optimizer states that torch has flattened into one dict, as ``flatten_optimizer_state_dict=True`` does.
+"""Optimizer states whose keys torch has changed: those that it has flattened, and those with numbers as strings.
 
-Keys are ``state.<parameter>.<entry>`` and ``param_groups.<parameter>.<setting>``: each parameter repeats the settings
-of its group.
+``flatten_optimizer_state_dict=True`` makes one dict of a state. Keys are ``state.<parameter>.<entry>`` and
+``param_groups.<parameter>.<setting>``: each parameter repeats the settings of its group.
+
+``torch.distributed.checkpoint`` makes strings of all keys, so that of an ``optimizer.state_dict()`` the state of
+parameter 0 is found under ``"0"``, while the groups name it 0.
 """
 
 from __future__ import annotations
@@ -64,3 +67,30 @@ def flattened(state_dict: Mapping[str, Any], before: Mapping[str, Any]) -> dict[
         if names in before:
             flat[names] = before[names]
     return flat
+
+
+def with_numbers(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state whose keys are the numbers in its groups, where they are these numbers as strings.
+
+    >>> with_numbers({"state": {"0": {"step": 1}}, "param_groups": [{"params": [0]}]})["state"]
+    {0: {'step': 1}}
+    """
+    numbers = {str(key): key for key in _numbers(node)}
+    return {**node, "state": {numbers.get(key, key): entries for key, entries in node["state"].items()}}
+
+
+def without_numbers(state_dict: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo :func:`with_numbers` for the keys that were strings `before`.
+
+    >>> before = {"state": {"0": {"step": 1}}, "param_groups": [{"params": [0]}]}
+    >>> without_numbers(with_numbers(before), before)["state"]
+    {'0': {'step': 1}}
+    """
+    strings = {key: str(key) for key in _numbers(before)}
+    return {**state_dict, "state": {strings.get(key, key): entries for key, entries in state_dict["state"].items()}}
+
+
+def _numbers(node: Mapping[str, Any]) -> list[int]:
+    """List the numbers of parameters whose state has them as strings."""
+    keys = [key for group in node["param_groups"] if isinstance(group["params"], list) for key in group["params"]]
+    return [key for key in keys if isinstance(key, int) and key not in node["state"] and str(key) in node["state"]]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ademamix.checkpoints import containers
-from ademamix.checkpoints.containers import Checkpoint
-from ademamix.checkpoints.errors import CheckpointError
+from ademamix.checkpoints.containers import Checkpoint, Location
+from ademamix.checkpoints.errors import CheckpointError, endless_nesting_said
 from ademamix.checkpoints.wish import STATED
 
 MOMENTS = ("m1", "m2", "nu")  # the paper's names, in the order in which they are shown
@@ -70,6 +70,8 @@ class Inspection:
     path: Path
     container: str
     states: list[State]
+    unread: dict[str, str]
+    """Why the states of other optimizers in it cannot be read, by their labels."""
 
 
 def inspect(path: str | Path, *, unsafe_pickle: bool = False, **settings: Any) -> Inspection:
@@ -102,27 +104,44 @@ def inspect(path: str | Path, *, unsafe_pickle: bool = False, **settings: Any) -
     Reference: sections 3 and 4 of the paper for the schedules; docs/idle.md and docs/storage.md for the warnings.
     """
     path = Path(path)
-    checkpoint = containers.read(path, unsafe_pickle=unsafe_pickle)
     given = {name: value for name, value in settings.items() if value is not None}
-    return Inspection(path, checkpoint.title, _states(checkpoint, given))
+    with endless_nesting_said(path):
+        checkpoint = containers.read(path, unsafe_pickle=unsafe_pickle)
+        _check_settings(checkpoint, given)
+        states, unread = _states(checkpoint, given)
+    return Inspection(path, checkpoint.title, states, unread)
 
 
-def _states(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[State]:
+def _check_settings(checkpoint: Checkpoint, settings: dict[str, Any]) -> None:
     unknown = sorted(set(settings) - set(STATED))
     if unknown:
         raise CheckpointError(f"{unknown[0]} is no setting of an inspection; these are: {', '.join(STATED)}")
+    if settings and checkpoint.framework == "torch":
+        raise CheckpointError(f"a state of torch has its settings in it: leave {', '.join(settings)} out")
+
+
+def _states(checkpoint: Checkpoint, settings: dict[str, Any]) -> tuple[list[State], dict[str, str]]:
+    """Return the states that can be read, and what is wrong with the others; raise if that is all of them."""
+    states, errors = [], {}
+    for location in checkpoint.locations:
+        try:
+            states.append(_state(checkpoint, location, settings))
+        except CheckpointError as error:
+            errors[checkpoint.label(location)] = error
+    if not states:
+        raise next(iter(errors.values()))
+    return states, {label: str(error) for label, error in errors.items()}
+
+
+def _state(checkpoint: Checkpoint, location: Location, settings: dict[str, Any]) -> State:
+    label = checkpoint.label(location)
     if checkpoint.framework == "optax":
         from ademamix.checkpoints import inspection_optax
 
-        return [inspection_optax.state_at(at.node, checkpoint.label(at), settings) for at in checkpoint.locations]
+        return inspection_optax.state_at(location.node, label, settings)
     from ademamix.checkpoints import inspection_torch
 
-    if settings:
-        raise CheckpointError(f"a state of torch has its settings in it: leave {', '.join(settings)} out")
-    return [
-        inspection_torch.state_at(at.node, checkpoint.label(at), checkpoint.parts[at.part].tree)
-        for at in checkpoint.locations
-    ]
+    return inspection_torch.state_at(location.node, label, checkpoint.parts[location.part].tree)
 
 
 def not_finite(counts: Mapping[str, Mapping[str, int]]) -> list[str]:

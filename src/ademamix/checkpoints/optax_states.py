@@ -25,6 +25,11 @@ ONE_LATE = (
     "with warm-ups, the schedules are one step ahead from here on."
 )
 
+PERHAPS_ANOTHER = (
+    "count, mu and nu are also the state of adabelief, adamax, lamb, nadam, novograd, radam and yogi of Optax, and of "
+    "their variants. Nothing in it tells them apart: convert it only if this was adam or adamw."
+)
+
 
 def origin_of(node: Mapping[str, Any]) -> str:
     """Say whose state it is."""
@@ -40,7 +45,7 @@ def convert(node: Mapping[str, Any], wish: Wish) -> Converted:
         )
     origin = origin_of(node)
     wish.check(origin)
-    notes = [ONE_LATE] if origin == "optax.contrib" and wish.to == "ademamix" else []
+    notes = {"AdamW": [PERHAPS_ANOTHER], "optax.contrib": [ONE_LATE]}.get(origin, []) if wish.to == "ademamix" else []
     ours = dict.fromkeys(OPTAX_FIELDS["ademamix"]) | {name: _field(name, node, origin) for name in SOURCES[origin]}
     if wish.to == "ademamix":
         new, sources = ours, SOURCES[origin]

@@ -37,6 +37,18 @@ def check_found(state_dict: StateDict) -> None:
             _check_entry(f"{name} of {label}", name, value)
 
 
+def check_named(state_dict: StateDict) -> None:
+    """Raise if there are moments of a parameter that no group has: nobody would look at them, or convert them."""
+    named = {key for group in state_dict["param_groups"] for key in group["params"]}
+    for key, entries in state_dict["state"].items():
+        if key not in named and isinstance(entries, Mapping) and any(TENSORS.fullmatch(n) for n, _ in _leaves(entries)):
+            raise CheckpointError(
+                f"state has moments under {key!r}, and no group has a parameter of that name: the keys of state and "
+                "the params of the groups were changed apart from each other. Save the state_dict() of the optimizer "
+                "as it is."
+            )
+
+
 def check_moments(translated: StateDict) -> None:
     """Raise if the moments of a parameter, by our names, are missing, are no numbers, or have several shapes."""
     for label, entries in _parameters(translated):

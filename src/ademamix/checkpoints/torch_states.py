@@ -16,6 +16,7 @@ from ademamix.checkpoints.errors import CheckpointError, outside_cause
 from ademamix.checkpoints.explanation import Change, of_group, of_parameter
 from ademamix.checkpoints.wish import AFTER_ADAMW, Wish
 from ademamix.pytorch import foreign
+from ademamix.pytorch.checkpoint import recognised
 from ademamix.pytorch.optimizer import AdEMAMix
 from ademamix.schedules import beta3_for_horizon
 from ademamix.state_keys import CORRECTION_KEY
@@ -58,7 +59,7 @@ class Source(NamedTuple):
 
 def read(node: Any) -> Source:
     """Return a state that was found in a checkpoint, or raise ValueError if it is none of AdamW or an AdEMAMix."""
-    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else node
+    state_dict = flat_states.nested(node) if flat_states.is_flat(node) else flat_states.with_numbers(node)
     torch_form.check_found(state_dict)
     try:
         translated = foreign.translated(state_dict)  # refuses what it does not know
@@ -74,6 +75,7 @@ def read(node: Any) -> Source:
             "this optimizer state has no parameter groups, or only empty ones, so that nothing says whose it is: save "
             "the state_dict() of an optimizer that has parameters"
         )
+    torch_form.check_named(state_dict)
     origins = {layout.origin for group in groups if (layout := foreign.layout_of(group))}
     if len(origins) > 1:
         raise CheckpointError(
@@ -87,11 +89,16 @@ def convert(node: Any, wish: Wish) -> Converted:
     source = read(node)
     wish.check(source.origin)
     settings = {**AFTER_ADAMW, **wish.settings} if source.origin == "AdamW" else wish.settings
-    optimizer = loaded(source, keeps_masters=wish.to == "ademamix", **settings)
-    notes = [] if wish.to == "adamw" else _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        optimizer = _loaded(source, keeps_masters=wish.to == "ademamix", **settings)
+    reports = [str(warning.message).removeprefix(recognised(source.origin)).strip() for warning in told]
+    notes = [report for report in reports if report]
+    if wish.to == "ademamix":
+        notes += _choice_without_horizon(source, wish, optimizer) + advice(optimizer)
     new = _as_found((optimizer.to_adamw() if wish.to == "adamw" else optimizer).state_dict(), source)
     changes = _changes(source, new)
-    tree = flat_states.flattened(new, before=node) if flat_states.is_flat(node) else new
+    tree = (flat_states.flattened if flat_states.is_flat(node) else flat_states.without_numbers)(new, before=node)
     return Converted(tree, source.origin, changes, notes)
 
 
@@ -104,8 +111,15 @@ def verify(node: Any, to: str) -> None:
         torch.optim.AdamW(_groups_of_stand_ins(source)).load_state_dict(dict(source.found))
 
 
-def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = True, **settings: Any) -> AdEMAMix:
-    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters.
+def loaded(source: Source) -> AdEMAMix:
+    """Return an AdEMAMix that has loaded a state, of itself or another, for stand-ins of its parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what `convert` notes
+        return _loaded(source)
+
+
+def _loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = True, **settings: Any) -> AdEMAMix:
+    """Return it with settings of its own, and warn as it does of what it has loaded.
 
     Without masters, corrections are dropped, and moments are not limited to the precision of bf16 parameters.
     """
@@ -113,10 +127,10 @@ def loaded(source: Source, beta3: float | None = None, *, keeps_masters: bool = 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of settings that the state replaces; `advice` is about those that remain
         optimizer = AdEMAMix(_groups_of_stand_ins(source, keeps_masters=keeps_masters), betas=betas, **settings)
-        groups = zip(source.translated["param_groups"], optimizer.param_groups, strict=True)
-        for number, (group, own) in enumerate(groups):
-            torch_form.check_settings(number, group, own)
-        optimizer.load_state_dict(dict(source.translated))
+    groups = zip(source.translated["param_groups"], optimizer.param_groups, strict=True)
+    for number, (group, own) in enumerate(groups):
+        torch_form.check_settings(number, group, own)
+    optimizer.load_state_dict(dict(source.translated))
     return optimizer
 
 

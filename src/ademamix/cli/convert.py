@@ -85,6 +85,14 @@ def add(commands: Commands) -> None:
     }
     add_settings(parser, defaults)
     parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="convert the state at this place, such as optimizers[0], and leave others as they are; may be repeated "
+        "(default: all)",
+    )
+    parser.add_argument(
         "--state-storage",
         choices=STATE_STORAGES,
         metavar="KIND",
@@ -133,6 +141,7 @@ def _run(options: argparse.Namespace) -> int:
             options.source,
             options.destination,
             options.to,
+            only=options.only,
             unsafe_pickle=options.unsafe_pickle,
             progress=_progress,
             **settings,
@@ -140,7 +149,7 @@ def _run(options: argparse.Namespace) -> int:
     width = width_of_output()
     for report in reports:
         print(wrapped(_summary(report, options.to), width))
-        if options.explain:
+        if options.explain and report.changes:
             print(f"\n{_table(report.changes, width)}\n")
         for note in report.notes:
             print(wrapped(f"note: {note}", width, indent="  "))
@@ -155,6 +164,8 @@ def _progress(stage: str) -> None:
 
 
 def _summary(report: Report, to: str) -> str:
+    if not report.origin:
+        return f"{report.label}: left as it is."
     parameters = {change.subject for change in report.changes if not change.subject.startswith("group ")} - {"all"}
     whose = {"AdamW": "AdamW", "ademamix": "AdEMAMix"}.get(report.origin, f"the AdEMAMix of {report.origin}")
     if to == "adamw":

@@ -66,6 +66,8 @@ def add(commands: Commands) -> None:
 def _picture(text: str) -> Path:
     if not text.endswith(PICTURES):
         raise argparse.ArgumentTypeError(f"must end with {' or '.join(PICTURES)}, got {text!r}")
+    if Path(text).exists():
+        raise argparse.ArgumentTypeError(f"exists, and is not written over: name something new, got {text!r}")
     return file_to_write(text)
 
 

@@ -90,6 +90,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
     reports = []
     notes: dict[str, None] = {}
     origins: dict[str, None] = {}
+    notes |= dict.fromkeys(foreign.doubts(loaded["param_groups"], {key for own in own_groups for key in own}))
     for own, group in zip(own_groups, loaded["param_groups"], strict=True):
         own_settings = {key: value for key, value in own.items() if key not in ("params", "param_names")}
         origin = group.pop(foreign.ORIGIN, None)
@@ -117,7 +118,7 @@ def settle(own_groups: list[dict[str, Any]], loaded: dict[str, Any]) -> str | No
         own.clear()
         own.update(group)
     loaded["param_groups"] = own_groups  # the same dicts as before: lr schedulers of a converted AdamW hold them
-    told = [_recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]] + list(notes)
+    told = [recognised(origin) for origin in origins] + [_report(*report) for report in reports[:1]] + list(notes)
     return " ".join(told) or None
 
 
@@ -144,7 +145,8 @@ _NO_CORRECTIONS = (
 )
 
 
-def _recognised(origin: str) -> str:
+def recognised(origin: str) -> str:
+    """Say whose state was loaded."""
     return (
         f"the state of the AdEMAMix of {origin} was loaded: its moments, its clock and the settings of its groups "
         "continue, except for settings that were given to the constructor explicitly."
@@ -165,8 +167,8 @@ def _early_end(settings: Mapping[str, Any]) -> str | None:
 
 def _report(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return (
-        "the checkpoint's schedule was replaced by the one given to the constructor: at slow step "
+        "the checkpoint's schedule was replaced by the one that was given: at slow step "
         f"{after['slow_step']}, alpha(t) goes from {before['alpha']:.6g} to {after['alpha']:.6g} and beta3(t) from "
         f"{before['beta3']:.8g} to {after['beta3']:.8g}. The clocks were kept. To continue the checkpoint's own "
-        "schedule, leave total_steps, alpha, beta3 and the warm-ups out of the constructor."
+        "schedule, leave total_steps, alpha, beta3 and the warm-ups out."
     )

@@ -11,7 +11,6 @@ from torch.optim.optimizer import Optimizer
 
 from ademamix.pytorch import parameter_state
 from ademamix.pytorch.foreign import ADAMW_ONLY, refuse_other_adams
-from ademamix.pytorch.step import why_not_fused
 from ademamix.state_keys import FAST_KEY, SQUARE_KEY, STEP_KEY
 
 if TYPE_CHECKING:
@@ -29,18 +28,15 @@ def from_adamw(
     """Hand the groups and the state of `adamw` over to the optimizer that `build` makes of groups."""
     if not isinstance(adamw, (torch.optim.Adam, torch.optim.AdamW)):  # in older torch AdamW is not an Adam
         raise TypeError(f"from_adamw takes a torch.optim.AdamW, got {type(adamw).__name__}")
+    is_decoupled = isinstance(adamw, torch.optim.AdamW)  # which the groups of older torch do not say
     for group in adamw.param_groups:
-        refuse_other_adams(group)
+        refuse_other_adams({"decoupled_weight_decay": is_decoupled, **group})
     new_groups = []
     for group in adamw.param_groups:
         betas = tuple(float(beta) for beta in group["betas"])
-        fused = group["fused"]
-        if any(why_not_fused(param, state_storage) for param in group["params"]):
-            fused = None
         settings = {
             **{name: group[name] for name in SHARED},
             "betas": betas if beta3 is None else (*betas, beta3),
-            "fused": fused,
         }
         new_groups.append({"params": _with_names(group), **settings})
     optimizer = build(new_groups)

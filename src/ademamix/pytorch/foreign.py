@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,6 +24,14 @@ Entries = Mapping[str, Any]
 Group = Mapping[str, Any]
 
 ADAMW_ONLY = ("amsgrad", "decoupled_weight_decay")  # keys of its groups that mean nothing here
+FUSED = "fused"  # of torch's kernels, not of those here, which a user has to ask for on CUDA
+KNOWN_OF_ADAMW = (  # keys of its groups in torch, in apex and DeepSpeed, and what lr schedulers add
+    *("params", "param_names", "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
+    *("foreach", "capturable", "differentiable", FUSED),
+    *("step", "bias_correction"),
+    *("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"),
+)
+LAMB_ONLY = ("trust_clip", "always_adapt", "grad_averaging")  # of timm and apex, with the moments of AdamW
 NADAM_ONLY = "momentum_decay"  # in groups that are otherwise like those of RAdam
 ORIGIN = "origin"  # in a translated group: whose AdEMAMix it was
 KEPT = ("params", "param_names", "lr", "initial_lr", "betas", "eps", "weight_decay", "alpha", "foreach")
@@ -89,6 +97,35 @@ def refuse_other_adams(group: Group) -> None:
             f"this is a weight decay ({group['weight_decay']}) that is not multiplied by lr, which AdEMAMix's is. Set "
             "weight_decay to 0 in its groups, then give AdEMAMix the decay over lr."
         )
+
+
+def doubts(groups: Sequence[Group], own: Collection[str] = ()) -> list[str]:
+    """Say why `groups` that are taken for AdamW's may be another optimizer's; `own` are keys that the user has as well.
+
+    >>> group = {"params": [0], "lr": 0.1, "betas": (0.9, 0.99), "amsgrad": False, "weight_decay": 0.1}
+    >>> doubts([{**group, "decoupled_weight_decay": True}])
+    []
+    >>> [text.partition(":")[0] for text in doubts([{**group, "rectify": True}])]
+    ['groups have rectify, which those of AdamW have not', 'no group says whether its weight decay is decoupled']
+    """
+    found = []
+    alike = [group for group in groups if (layout := layout_of(group)) and layout.origin == "AdamW"]
+    unknown = sorted({str(key) for group in alike for key in group if key not in KNOWN_OF_ADAMW and key not in own})
+    if unknown:
+        found.append(f"groups have {', '.join(unknown)}, which those of AdamW have not: {_IF_ANOTHER}")
+    if any(not {"amsgrad", "bias_correction"} & set(group) for group in alike):
+        found.append(f"groups have no amsgrad, which those of torch.optim.AdamW have: {_IF_ANOTHER}")
+    if any(group.get("weight_decay") and "decoupled_weight_decay" not in group for group in alike):
+        found.append(
+            "no group says whether its weight decay is decoupled: older torch does not save that. It continues as "
+            "AdamW's. If this was Adam, it was an L2 penalty: set weight_decay to 0 in the groups, and choose another."
+        )
+    return found
+
+
+_IF_ANOTHER = (
+    "other optimizers have the same moments and other updates. This is right only if the state was written by an AdamW."
+)
 
 
 class Layout(NamedTuple):
@@ -219,8 +256,18 @@ def _as_it_is(entries: Entries, group: Group) -> Entries:
     return entries
 
 
-def _without_clock(group: Group) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "step"}
+def _adamw_group(group: Group) -> dict[str, Any]:
+    if lamb := [key for key in LAMB_ONLY if key in group]:
+        raise ValueError(
+            f"this is the state of LAMB, whose groups have {lamb[0]}: its moments are those of AdamW, its updates are "
+            "not. To start with an empty state, do not load one."
+        )
+    if not group.get("bias_correction", True):
+        raise ValueError(
+            "this is an AdamW with bias_correction=False, which AdEMAMix does not have. Set bias_correction to True in "
+            "its groups if that is what you want."
+        )
+    return {key: value for key, value in group.items() if key not in ("step", FUSED)}
 
 
 LAYOUTS = (  # in the order in which they are looked for
@@ -245,5 +292,5 @@ LAYOUTS = (  # in the order in which they are looked for
         partial(_renamed, origin="the paper's authors", alpha_warmup="alpha_warmup", beta3_warmup="beta3_warmup"),
         _of_the_authors,
     ),
-    Layout("AdamW", "betas", _without_clock, _of_adamw),
+    Layout("AdamW", "betas", _adamw_group, _of_adamw),
 )

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from ademamix import AdEMAMix
+from ademamix.checkpoints import convert
 from ademamix.pytorch.integrations.huggingface import log_diagnostics, read_optim_args, use_ademamix
 
 EXAMPLES = 24
@@ -167,6 +168,26 @@ def test_a_run_is_extended_by_resuming_it(tmp_path):
     with pytest.warns(UserWarning, match="total_steps"):  # alpha and beta3 before and after
         longer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert groups_of(longer)[0]["total_steps"] == 10
+
+
+def test_a_run_that_was_switched_keeps_its_horizon(tmp_path):
+    """AdamW up to step 4, then converted for the 6 that are left; resumed twice, the second time to be longer."""
+    saving = {"save_strategy": "steps", "save_steps": 4}
+
+    def resume(checkpoint, steps, **settings):
+        trainer = trainer_in(tmp_path / "ours", max_steps=steps, **saving)
+        use_ademamix(trainer, **settings)
+        trainer.train(resume_from_checkpoint=str(tmp_path / checkpoint))
+        return groups_of(trainer)
+
+    trainer_in(tmp_path / "adamw", max_steps=4, **saving).train()
+    convert(tmp_path / "adamw" / "checkpoint-4", tmp_path / "converted", total_steps=6)
+    for groups in (resume("converted", 10), resume("ours/checkpoint-8", 10)):
+        assert [group["total_steps"] for group in groups] == [6, 6]
+        assert [(group["alpha"], group["alpha_warmup"], group["beta3_warmup"]) for group in groups] == [(2.0, 0, 0)] * 2
+    with pytest.warns(UserWarning, match=r"began at step 4, and keeps its total_steps = 6.*total_steps=8\)"):
+        assert resume("ours/checkpoint-8", 12)[0]["total_steps"] == 6
+    assert resume("ours/checkpoint-8", 12, total_steps=8)[0]["total_steps"] == 8
 
 
 def test_a_batch_that_did_not_fit_into_memory(tmp_path):

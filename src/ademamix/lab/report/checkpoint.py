@@ -24,6 +24,7 @@ def text(inspection: Inspection, width: int) -> str:
         parts.append(_norms(state, width))
         parts += [wrapped(f"note: {note}", width, indent="  ") for note in state.notes]
         parts += [wrapped(f"warning: {warning}", width, indent="  ") for warning in state.warnings]
+    parts += [wrapped(f"not read: {error}", width) for error in inspection.unread.values()]
     return "\n\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ def use_ademamix(trainer: Trainer, **settings: Any) -> None:
     Learning rate, beta1, beta2, epsilon and weight decay are those of the ``TrainingArguments``. ``optim_args`` is
     understood as well, see :func:`read_optim_args`; ``optim`` is ignored.
 
+    A resumed run whose slow average began after its first step, as ``ademamix convert`` leaves it, keeps the horizon of
+    its checkpoint: the trainer's steps are not those of the slow average. Pass ``total_steps`` to change it.
+
     Args:
         trainer: a ``transformers.Trainer`` or one of a subclass.
         settings: arguments of :class:`ademamix.AdEMAMix`, which win over ``optim_args``. ``lr`` and ``weight_decay``
@@ -48,20 +52,44 @@ def use_ademamix(trainer: Trainer, **settings: Any) -> None:
         if trainer.optimizer is not None and not trainer.optimizer.state:
             trainer.optimizer = None  # made for a batch that did not fit into memory: a smaller one takes more steps
         arguments = _arguments(trainer.args, settings)
+        is_stated = "total_steps" in arguments
         arguments.setdefault("total_steps", trainer.state.max_steps)
         if not arguments["total_steps"]:
             raise ValueError("the trainer knows its number of steps in train() only: call that, or pass total_steps")
         trainer.optimizer_cls_and_kwargs = (AdEMAMix, arguments)
-        return create(*args, **kwargs)
+        optimizer = create(*args, **kwargs)
+        if not is_stated:
+            optimizer.register_load_state_dict_pre_hook(_keep_horizon_of_switch)
+        return optimizer
 
     trainer.create_optimizer = create_with_horizon  # type: ignore[method-assign]
+
+
+def _keep_horizon_of_switch(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """Let the checkpoint's horizon win if its slow average began later than the run. A pre-hook of load_state_dict."""
+    clocks = [
+        entries for entries in state_dict["state"].values() if isinstance(entries, dict) and "slow_step" in entries
+    ]
+    late = int(max((float(entries["step"]) - float(entries["slow_step"]) for entries in clocks), default=0))
+    if not late:
+        return
+    kept, total = state_dict["param_groups"][0].get("total_steps"), optimizer.param_groups[0]["total_steps"]
+    for group in optimizer.param_groups:
+        group["given"] = [name for name in group["given"] if name != "total_steps"]
+    if kept not in (OPEN, total - late):
+        warnings.warn(
+            f"the slow average of this checkpoint began at step {late:,}, and keeps its total_steps = {kept}, although "
+            f"the trainer's {total:,} steps leave it {total - late:,}. For those, use_ademamix(trainer, "
+            f"total_steps={total - late}).",
+            stacklevel=2,
+        )
 
 
 def log_diagnostics(trainer: Trainer, *, every: int | None = None, share: float = SHARE) -> None:
     """Let `trainer` log the diagnostics of AdEMAMix as it logs the loss, and warn at signs of trouble.
 
     They go wherever ``report_to`` says, TensorBoard or Weights & Biases, under names such as
-    ``train/ademamix/update_norm``, and into ``trainer.state.log_history``:
+    ``train/ademamix/0/update_norm``, and into ``trainer.state.log_history``:
 
     .. code-block:: python
 
