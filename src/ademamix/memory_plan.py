@@ -67,7 +67,9 @@ PRECISIONS = {
     "fp32": Precision(4, 4, 0, "fp32 parameters and gradients"),
     "bf16": Precision(2, 2, 0, "bf16 parameters and gradients, no master copy"),
     "24bit": Precision(
-        *(2, 2, formats.bytes_of(formats.CORRECTION)),
+        2,
+        2,
+        formats.bytes_of(formats.CORRECTION),
         "bf16 parameters and gradients, a byte beside each parameter for a 24-bit master",
     ),
     "mixed": Precision(2, 4, 4, "computes in bf16, with gradients and a master copy in fp32"),
@@ -80,17 +82,16 @@ SHARDINGS = {
 }
 
 
-def _without(moments: int, storage: str, title: str) -> StateFormat:
-    """Return a storage without its first moments."""
-    stored = formats.STORAGES[storage]
-    bytes_each = tuple(map(formats.bytes_of, stored[moments:]))
-    return StateFormat(bytes_each, storage != "fp32", sum(stored.coded[moments:]), title)
+def _stored(storage: str, title: str, *, has_fast: bool = True) -> StateFormat:
+    stored, first = formats.STORAGES[storage], 0 if has_fast else 1
+    bytes_each = tuple(map(formats.bytes_of, stored[first:]))
+    return StateFormat(bytes_each, storage != "fp32", sum(stored.coded[first:]), title)
 
 
 STATE_FORMATS = {
-    "adamw": _without(1, "fp32", "AdamW"),
-    **{name: _without(0, name, f"AdEMAMix, {name}") for name in formats.STORAGES},
-    **{f"{name}-beta1-0": _without(1, name, f"AdEMAMix, {name}, beta1 = 0") for name in formats.STORAGES},
+    "adamw": StateFormat((4, 4), False, 0, "AdamW"),
+    **{name: _stored(name, f"AdEMAMix, {name}") for name in formats.STORAGES},
+    **{f"{name}-beta1-0": _stored(name, f"AdEMAMix, {name}, beta1 = 0", has_fast=False) for name in formats.STORAGES},
 }
 
 
