@@ -161,7 +161,7 @@ struct CompactStorage {
     }
 
     // Those that were found on the way may have passed over NaN, which there is only with kCareful.
-    Peaks peaks(int size) const {
+    ADEMAMIX_INLINE Peaks peaks(int size) const {
       if constexpr (kCareful) {
         return {kFast ? largest_magnitude(moments_.fast, size) : 0, largest_magnitude(moments_.slow, size),
                 largest_magnitude(moments_.square, size)};
@@ -171,7 +171,7 @@ struct CompactStorage {
 
     // Whether a positive square is too small for the scale, which fits. Codes tell that mostly; elements that never had
     // a gradient have small ones too.
-    bool has_badly_resolved(int size) const {
+    ADEMAMIX_INLINE bool has_badly_resolved(int size) const {
       return any_up_to(codes_.square, size, kBadlyResolvedCode) &&
              CompactStorage::has_badly_resolved(moments_.square, size, *scales_.square);
     }
