@@ -27,9 +27,11 @@ struct BFloat16Storage {
     ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
       if constexpr (kFast) {
-        write_upper_group(codes_.fast + i, fast, random, [](Floats x, Words word) { return rounded(x, word & kBF16Mask); });
+        write_upper_group(codes_.fast + i, fast, random,
+                          [](Floats x, Words word) { return rounded(x, word & kBF16Mask); });
       }
-      write_upper_group(codes_.slow + i, slow, random, [](Floats x, Words word) { return rounded(x, word >> kBF16Shift); });
+      write_upper_group(codes_.slow + i, slow, random,
+                        [](Floats x, Words word) { return rounded(x, word >> kBF16Shift); });
       write_upper_group(codes_.square + i, square, random,
                         [](Floats x, Words word) { return rounded(x, more_random_words(word) >> kBF16Shift); });
     }

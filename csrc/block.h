@@ -81,7 +81,8 @@ ADEMAMIX_INLINE void write_group(Code* to, const Group& from, const GroupWords& 
 
 // Writes the upper halves of what `encode` returns.
 template <class Encode>
-ADEMAMIX_INLINE void write_upper_group(uint16_t* to, const Group& from, const GroupWords& random, const Encode& encode) {
+ADEMAMIX_INLINE void write_upper_group(uint16_t* to, const Group& from, const GroupWords& random,
+                                       const Encode& encode) {
   narrow_upper(to, encode(from.of[0], random.of[0]), encode(from.of[1], random.of[1]), encode(from.of[2], random.of[2]),
                encode(from.of[3], random.of[3]));
 }

@@ -100,8 +100,8 @@ struct CompactStorage {
 
   // Reads moments by the scales of a block, and writes slow averages and squares by the same ones: most blocks keep
   // them from one step to the next. What no longer fits is encoded once more at the end, as is a positive square whose
-  // code is 0 by then: it is not well resolved. So no step waits for the largest of a block. The scales of fast averages change in every sixth block, too often to predict: these are
-  // written last, by their new scale, which is known by then.
+  // code is 0 by then: it is not well resolved. So no step waits for the largest of a block. The scales of fast averages
+  // change in every sixth block, too often to predict: these are written last, by their new scale, which is known by then.
   template <bool kFast, bool kCareful>
   class Coder {
    public:
