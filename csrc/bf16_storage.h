@@ -27,33 +27,36 @@ struct BFloat16Storage {
     ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
       if constexpr (kFast) {
-        write_group(codes_.fast + i, fast, random, [](Floats x, Words word) { return code(x, word & kBF16Mask); });
+        write_upper_group(codes_.fast + i, fast, random,
+                          [](Floats x, Words word) { return rounded(x, word & kBF16Mask); });
       }
-      write_group(codes_.slow + i, slow, random, [](Floats x, Words word) { return code(x, word >> kBF16Shift); });
-      write_group(codes_.square + i, square, random,
-                  [](Floats x, Words word) { return code(x, more_random_words(word) >> kBF16Shift); });
-      for (int k = 0; k < 4; ++k) {
-        seen_ = nan_of(seen_, nan_of(slow.of[k], square.of[k]));
-        if constexpr (kFast) seen_ = nan_of(seen_, fast.of[k]);
-      }
+      write_upper_group(codes_.slow + i, slow, random,
+                        [](Floats x, Words word) { return rounded(x, word >> kBF16Shift); });
+      write_upper_group(codes_.square + i, square, random,
+                        [](Floats x, Words word) { return rounded(x, more_random_words(word) >> kBF16Shift); });
+    }
+
+    // A moment that is NaN makes its parameter NaN.
+    ADEMAMIX_INLINE void look_at(const Group& parameter) {
+      for (int k = 0; k < 4; ++k) seen_ = nan_of(seen_, parameter.of[k]);
     }
 
     void find_scales() const {}
 
     // NaN has one code.
     ADEMAMIX_INLINE void finish(int size) const {
-      if (largest(bits_of(seen_) & 0x7fffffffu) <= 0x7f800000u) return;
+      if (kCareful || largest(bits_of(seen_) & 0x7fffffffu) <= 0x7f800000u) return;
       if constexpr (kFast) simplify_nans(codes_.fast, size);
       simplify_nans(codes_.slow, size);
       simplify_nans(codes_.square, size);
     }
 
    private:
-    // A NaN that was stored has no lower bits that noise could carry into its exponent or sign. One that comes from a
-    // gradient may have, and those are updated carefully.
-    static Words code(Floats x, Words noise) {
+    // The upper half of this is the code. A NaN that was stored has no lower bits that noise could carry into its
+    // exponent or sign. One that comes from a gradient may have, and those are updated carefully.
+    static Words rounded(Floats x, Words noise) {
       if constexpr (kCareful) x = x == x ? x : float_of(all(0x7fc00000u));
-      return (bits_of(x) + noise) >> kBF16Shift;
+      return bits_of(x) + noise;
     }
 
     ADEMAMIX_NOINLINE static void simplify_nans(uint16_t* codes, int size) {

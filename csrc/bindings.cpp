@@ -73,23 +73,10 @@ Storage storage_of(const Memory& slow, Dtype parameter, size_t i) {
   TensorReader::fail("slow average", i, "has elements of a type that no storage has");
 }
 
-constexpr char kNotInRows[] = "is not made of rows of this size";
-
-// The number of blocks in a tensor whose storage is coded.
-int64_t blocks_in(int64_t size, int64_t row_size, size_t i) {
+// The number of blocks in a tensor that is made of rows.
+int64_t blocks_in(int64_t size, int64_t row_size) {
   if (size == 0) return 0;
-  if (row_size <= 0 || size % row_size != 0) TensorReader::fail("parameter", i, kNotInRows);
   return size / row_size * ((row_size + ademamix::kBlockSize - 1) / ademamix::kBlockSize);
-}
-
-// Checks what random words depend on. No memory does.
-ademamix::Shard shard_from(const Rows& rows, bool coded, size_t i) {
-  const auto [size, first_row, first_column, whole_size] = rows;
-  const bool inside = first_row >= 0 && first_column >= 0 && first_column <= whole_size - size;
-  const bool in_blocks = first_column % ademamix::kBlockSize == 0 &&
-                         (size % ademamix::kBlockSize == 0 || first_column + size == whole_size);
-  if (!inside || (coded && !in_blocks)) TensorReader::fail("parameter", i, "is no part of a whole with rows of this size");
-  return {first_row, first_column, whole_size};
 }
 
 ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_t i, const Rows& rows) {
@@ -106,8 +93,9 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   tensor.parameter_dtype = dtype_of(parameter, "parameter", i);
   tensor.gradient_dtype = dtype_of(gradient, "gradient", i);
   tensor.storage = storage_of(slow, tensor.parameter_dtype, i);
-  tensor.shard = shard_from(rows, tensor.storage != Storage::plain && size > 0, i);
-  if (tensor.row_size != 0 && size % tensor.row_size != 0) TensorReader::fail("parameter", i, kNotInRows);
+  tensor.shard = {rows[1], rows[2], rows[3]};
+  if (!is_made_of_rows(tensor)) TensorReader::fail("parameter", i, "is not made of rows of this size");
+  if (!is_part_of_whole(tensor)) TensorReader::fail("parameter", i, "is no part of a whole with rows of this size");
   TensorReader::expect_size(gradient, size, "gradient", i);
   TensorReader::expect_size(slow, size, "slow average", i);
 
@@ -126,7 +114,7 @@ ademamix::Tensor read_tensor(TensorReader& reader, const Columns& columns, size_
   }
   if (tensor.storage == Storage::plain) return tensor;
 
-  const int64_t blocks = blocks_in(size, tensor.row_size, i);
+  const int64_t blocks = blocks_in(size, tensor.row_size);
   const auto scales = [&](const nb::list& list, const char* role) {
     return static_cast<uint8_t*>(optional(list, role, blocks, ElementType::u8));
   };

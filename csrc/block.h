@@ -19,12 +19,11 @@ struct Group {
   Floats of[4];
 };
 
-// The moments of a block in fp32, and the roots that its updates are divided by.
+// The moments of a block in fp32.
 struct Moments {
   alignas(64) float fast[kBlockSize];
   alignas(64) float slow[kBlockSize];
   alignas(64) float square[kBlockSize];
-  alignas(64) float root[kBlockSize];
 };
 
 struct Scales {
@@ -78,6 +77,14 @@ template <class Code, class Encode>
 ADEMAMIX_INLINE void write_group(Code* to, const Group& from, const GroupWords& random, const Encode& encode) {
   narrow(to, encode(from.of[0], random.of[0]), encode(from.of[1], random.of[1]), encode(from.of[2], random.of[2]),
          encode(from.of[3], random.of[3]));
+}
+
+// Writes the upper halves of what `encode` returns.
+template <class Encode>
+ADEMAMIX_INLINE void write_upper_group(uint16_t* to, const Group& from, const GroupWords& random,
+                                       const Encode& encode) {
+  narrow_upper(to, encode(from.of[0], random.of[0]), encode(from.of[1], random.of[1]), encode(from.of[2], random.of[2]),
+               encode(from.of[3], random.of[3]));
 }
 
 ADEMAMIX_INLINE Group load_group(const float* from) {

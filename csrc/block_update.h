@@ -78,11 +78,11 @@ ADEMAMIX_INLINE Floats updated(const VectorRates& rate, Floats parameter, Floats
   return parameter - (rate.decay * parameter + rate.step_size * direction);
 }
 
-// Updates the parameters of a group.
+// Updates the parameters of a group, and returns them as they were before they were rounded.
 template <class Storage, bool kBounded, bool kCareful, class Parameters, class Gradient>
-ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<Storage, Parameters, Gradient>& block,
-                                       int i, const Group& fast, const Group& slow, const Group& root,
-                                       const ParameterRounding& rounding) {
+ADEMAMIX_INLINE Group update_parameters(const VectorRates& rate, const BlockView<Storage, Parameters, Gradient>& block,
+                                        int i, const Group& fast, const Group& slow, const Group& root,
+                                        const ParameterRounding& rounding) {
   Group parameter;
   for (int k = 0; k < 4; ++k) {
     const int at = i + k * kLanes;
@@ -92,6 +92,7 @@ ADEMAMIX_INLINE void update_parameters(const VectorRates& rate, const BlockView<
         kCareful ? choose(nonfinite(load(block.gradient + at)) & rate.skip, before, after) : after;
   }
   store_parameters(block.parameter, i, parameter, rounding);
+  return parameter;
 }
 
 // Updates a block. With kCareful, gradients may be beyond their limit or not finite, and elements may have to stay as
@@ -105,6 +106,7 @@ ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Stora
   constexpr bool kTwoPasses = kBounded || (kFast && Storage::kKeepsMoments);
   constexpr auto update_group = update_parameters<Storage, kBounded, kCareful, Parameters, Gradient>;
   Moments moments;
+  alignas(64) float roots[kBlockSize];  // not among the moments: what looks at those again needs none of these
   typename Storage::template Coder<kFast, kCareful> coder(block.codes, block.scales, block_key, moments);
 #pragma GCC unroll 2  // of AVX-512, a whole block: its constants need not be loaded before each
   for (int i = 0; i < block.size; i += kGroupSize) {
@@ -129,17 +131,17 @@ ADEMAMIX_INLINE void update_block(const VectorRates& rate, const BlockView<Stora
     if constexpr (kTwoPasses || Storage::kKeepsMoments) store_group(moments.slow + i, slow);
     if constexpr (kTwoPasses) {
       store_group(moments.fast + i, fast);
-      store_group(moments.root + i, root);
+      store_group(roots + i, root);
     } else {
-      update_group(rate, block, i, fast, slow, root, rounding);
+      coder.look_at(update_group(rate, block, i, fast, slow, root, rounding));
     }
     coder.write(i, fast, slow, square);
   }
   coder.find_scales();
 #pragma GCC unroll 2
   for (int i = 0; kTwoPasses && i < block.size; i += kGroupSize) {
-    update_group(rate, block, i, load_group(moments.fast + i), load_group(moments.slow + i),
-                 load_group(moments.root + i), rounding);
+    coder.look_at(update_group(rate, block, i, load_group(moments.fast + i), load_group(moments.slow + i),
+                               load_group(roots + i), rounding));
   }
   coder.finish(block.size);
 }

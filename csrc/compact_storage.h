@@ -22,10 +22,8 @@ struct Grid {
 
   Floats decode_signed(Words code) const { return with_sign(decode(magnitude(code)), code); }
 
-  // What is added to the bits has the random bits of the format, and none of them are set in the rest of it.
   Words encode(Floats magnitude, Words random_word) const {
-    const Words noise = random_part(random_word) | (kFormat.random_rest() - offset_bits);
-    return (bits_of(magnitude + float_of(offset_bits)) + noise) >> kShift;
+    return (bits_of(magnitude + float_of(offset_bits)) + noise(random_word)) >> kShift;
   }
 
   Words encode_signed(Floats x, Words random_word) const {
@@ -33,14 +31,16 @@ struct Grid {
   }
 
  private:
-  // The bits of a random word that are this format's, as the upper ones of those that a code drops.
-  static Words random_part(Words word) {
+  // What is added to the bits before they are cut: the bits of a random word that are this format's, as the upper ones
+  // of those that a code drops, and the rest, which has none of these bits.
+  Words noise(Words word) const {
+    const Words rest = kFormat.random_rest() - offset_bits;
     constexpr int kLeft = kFormat.random_left();
     if constexpr (kLeft > 0) word = word << kLeft;
     if constexpr (kLeft < 0) word = word >> -kLeft;
     constexpr bool kIsTop = kFormat.first_random_bit + kFormat.random_bits == 32;
-    if constexpr (kIsTop) return word;
-    return word & kFormat.random_mask();
+    if constexpr (kIsTop) return word | rest;
+    return masked_or(word, kFormat.random_mask(), rest);
   }
 };
 
@@ -81,6 +81,11 @@ struct CompactStorage {
   static constexpr bool kRounds = true;
   static constexpr bool kKeepsMoments = true;
 
+  // The largest magnitudes of the moments of a block, as bits.
+  struct Peaks {
+    uint32_t fast, slow, square;
+  };
+
   // A bound is at least 2^-100, where offsets are normal, and at most 2^126, where sums with offsets are finite.
   static constexpr uint32_t kLargestBits = kGreatestExponent << 23;
 
@@ -94,9 +99,9 @@ struct CompactStorage {
   static Words not_zero(Words code, Floats square) { return larger(code, smaller(bits_of(square), all(1u))); }
 
   // Reads moments by the scales of a block, and writes slow averages and squares by the same ones: most blocks keep
-  // them from one step to the next. What no longer fits is encoded once more at the end. So no step waits for the
-  // largest of a block. The scales of fast averages change in every sixth block, too often to predict: these are
-  // written last, by their new scale, which is known by then.
+  // them from one step to the next. What no longer fits is encoded once more at the end, as is a positive square whose
+  // code is 0 by then: it is not well resolved. So no step waits for the largest of a block. The scales of fast averages
+  // change in every sixth block, too often to predict: these are written last, by their new scale, which is known by then.
   template <bool kFast, bool kCareful>
   class Coder {
    public:
@@ -118,8 +123,7 @@ struct CompactStorage {
     ADEMAMIX_INLINE void write(int i, const Group& fast, const Group& slow, const Group& square) {
       const GroupWords random(block_key_, i);
       write_group(codes_.slow + i, slow, random, [this](Floats x, Words word) { return slow_.encode_signed(x, word); });
-      write_group(codes_.square + i, square, random,
-                  [this](Floats x, Words word) { return not_zero(square_.encode(x, word), x); });
+      write_group(codes_.square + i, square, random, [this](Floats x, Words word) { return square_.encode(x, word); });
       store_group(moments_.square + i, square);
       for (int k = 0; k < 4; ++k) {
         if constexpr (kFast) fast_peak_ = larger_magnitude(fast_peak_, fast.of[k]);
@@ -127,6 +131,8 @@ struct CompactStorage {
         square_peak_ = larger(square_peak_, bits_of(square.of[k]));
       }
     }
+
+    void look_at(const Group&) const {}
 
     ADEMAMIX_INLINE void find_scales() {
       if constexpr (kFast) fast_scale_ = scale_above(largest(bits_of(fast_peak_)));
@@ -139,8 +145,8 @@ struct CompactStorage {
       }
       const bool fits = (!kFast || !any_above(bits_of(fast_peak_), kLargestBits)) &&
                         is_scale_of(*scales_.slow, bits_of(slow_peak_)) && is_scale_of(*scales_.square, square_peak_);
-      if (fits && !any_in(codes_.square, size, 1, kBadlyResolvedCode)) return;
-      encode_again<kFast>(moments_, codes_, scales_, key_, size);
+      if (fits && !has_badly_resolved(size)) return;
+      encode_again<kFast>(moments_, peaks(size), codes_, scales_, key_, size);
     }
 
    private:
@@ -152,6 +158,22 @@ struct CompactStorage {
     static bool is_scale_of(uint32_t scale, Words values) {
       const uint32_t least = scale == kLeastExponent ? 0 : ((scale - 1) << 23) + 1;
       return scale >= kLeastExponent && !any_above(values, scale << 23) && (least == 0 || any_above(values, least - 1));
+    }
+
+    // Those that were found on the way may have passed over NaN, which there is only with kCareful.
+    ADEMAMIX_INLINE Peaks peaks(int size) const {
+      if constexpr (kCareful) {
+        return {kFast ? largest_magnitude(moments_.fast, size) : 0, largest_magnitude(moments_.slow, size),
+                largest_magnitude(moments_.square, size)};
+      }
+      return {kFast ? largest(bits_of(fast_peak_)) : 0, largest(bits_of(slow_peak_)), largest(square_peak_)};
+    }
+
+    // Whether a positive square is too small for the scale, which fits. Codes tell that mostly; elements that never had
+    // a gradient have small ones too.
+    ADEMAMIX_INLINE bool has_badly_resolved(int size) const {
+      return any_up_to(codes_.square, size, kBadlyResolvedCode) &&
+             CompactStorage::has_badly_resolved(moments_.square, size, *scales_.square);
     }
 
     Moments& moments_;
@@ -173,10 +195,9 @@ struct CompactStorage {
   // Encodes what the scales of before do not fit. It takes copies, and nothing of the coder itself, which could
   // otherwise not stay in registers.
   template <bool kFast>
-  ADEMAMIX_NOINLINE static void encode_again(Moments& moments, Codes codes, Scales scales, uint32_t key, int size) {
-    uint32_t fast = kFast ? largest_magnitude(moments.fast, size) : 0;
-    uint32_t slow = largest_magnitude(moments.slow, size);
-    uint32_t square = largest_magnitude(moments.square, size);
+  ADEMAMIX_NOINLINE static void encode_again(Moments& moments, Peaks peaks, Codes codes, Scales scales,
+                                             uint32_t key, int size) {
+    auto [fast, slow, square] = peaks;
     const bool tames = fast > kLargestBits || slow > kLargestBits || square > kLargestBits;
     if (tames) {
       if constexpr (kFast) fast = tame(moments.fast, size);

@@ -29,6 +29,7 @@ struct Float32Storage {
       store_group(codes_.square + i, square);
     }
 
+    void look_at(const Group&) const {}
     void find_scales() const {}
     void finish(int) const {}
 

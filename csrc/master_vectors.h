@@ -28,17 +28,14 @@ ADEMAMIX_INLINE Floats load(const MasterPointer& from) {
 
 ADEMAMIX_INLINE void store_parameters(const MasterPointer& to, int i, const Group& x,
                                       const ParameterRounding& rounding) {
-  constexpr uint32_t kHalf = 1u << (kMasterShift - 1);
-  Words codes[4], corrections[4];
+  const RoundedGroup masters = rounded<kMasterShift>(i, x, rounding);
+  constexpr uint32_t kHalf = 1u << (kBF16Shift - 1);  // of the last place of a parameter
+  Words nearest[4], corrections[4];
   for (int k = 0; k < 4; ++k) {
-    const Words bits = choose(is_nan(bits_of(x.of[k])), all(0x7fc00000u), bits_of(x.of[k]));
-    const Words noise = rounding.stochastic ? rounding.words(i + k * kLanes) & kMasterMask
-                                            : ((bits >> kMasterShift) & 1u) + (kMasterMask >> 1);
-    const Words master = (bits + noise) >> kMasterShift;
-    codes[k] = (master + kHalf) >> kMasterShift;
-    corrections[k] = master & kMasterMask;
+    nearest[k] = masters.of[k] + kHalf;
+    corrections[k] = (masters.of[k] >> kMasterShift) & kMasterMask;
   }
-  narrow(reinterpret_cast<uint16_t*>(to.parameter) + i, codes[0], codes[1], codes[2], codes[3]);
+  narrow_upper(reinterpret_cast<uint16_t*>(to.parameter) + i, nearest[0], nearest[1], nearest[2], nearest[3]);
   narrow(reinterpret_cast<uint8_t*>(to.correction) + i, corrections[0], corrections[1], corrections[2], corrections[3]);
 }
 

@@ -52,15 +52,30 @@ ADEMAMIX_INLINE void store_parameters(float* to, int i, const Group& x, const Pa
   store_group(to + i, x);
 }
 
-ADEMAMIX_INLINE void store_parameters(BFloat16* to, int i, const Group& x, const ParameterRounding& rounding) {
-  Words codes[4];
-  for (int k = 0; k < 4; ++k) {
-    const Words bits = bits_of(x.of[k]);
-    const Words noise = rounding.stochastic ? rounding.words(i + k * kLanes) & kBF16Mask
-                                            : ((bits >> kBF16Shift) & 1u) + (kBF16Mask >> 1);
-    codes[k] = choose(is_nan(bits), all(0x7fc0u), (bits + noise) >> kBF16Shift);
+// The bits of x plus noise(bits, the place of a vector), which rounds the upper part of them; NaN is the usual one.
+struct RoundedGroup {
+  Words of[4];
+
+  template <class Noise>
+  ADEMAMIX_INLINE RoundedGroup(int i, const Group& x, const Noise& noise) {
+    for (int k = 0; k < 4; ++k) {
+      const Words bits = bits_of(x.of[k]);
+      of[k] = unless_nan(x.of[k], bits + noise(bits, i + k * kLanes), 0x7fc00000u);
+    }
   }
-  narrow(reinterpret_cast<uint16_t*>(to) + i, codes[0], codes[1], codes[2], codes[3]);
+};
+
+// Rounds to numbers that lack so many of the lower bits.
+template <int kDropped>
+ADEMAMIX_INLINE RoundedGroup rounded(int i, const Group& x, const ParameterRounding& rounding) {
+  constexpr uint32_t kMask = (1u << kDropped) - 1;
+  if (rounding.stochastic) return RoundedGroup(i, x, [&](Words, int at) { return rounding.words(at) & kMask; });
+  return RoundedGroup(i, x, [](Words bits, int) { return ((bits >> kDropped) & 1u) + (kMask >> 1); });
+}
+
+ADEMAMIX_INLINE void store_parameters(BFloat16* to, int i, const Group& x, const ParameterRounding& rounding) {
+  const RoundedGroup bits = rounded<kBF16Shift>(i, x, rounding);
+  narrow_upper(reinterpret_cast<uint16_t*>(to) + i, bits.of[0], bits.of[1], bits.of[2], bits.of[3]);
 }
 
 ADEMAMIX_INLINE void store_parameters(Float16* to, int i, const Group& x, const ParameterRounding&) {

@@ -56,6 +56,9 @@ inline void narrow(int8_t* to, Words a, Words b, Words c, Words d) {
 inline void narrow(uint8_t* to, Words a, Words b, Words c, Words d) {
   store_8_bit(to, _mm256_packus_epi16(packed(a, b), packed(c, d)));
 }
+inline void narrow_upper(uint16_t* to, Words a, Words b, Words c, Words d) {
+  narrow(to, a >> 16, b >> 16, c >> 16, d >> 16);
+}
 
 inline Floats square_root(Floats x) { return (Floats)_mm256_sqrt_ps((__m256)x); }
 inline Words larger(Words a, Words b) { return (Words)_mm256_max_epu32((__m256i)a, (__m256i)b); }
@@ -63,9 +66,14 @@ inline Words smaller(Words a, Words b) { return (Words)_mm256_min_epu32((__m256i
 
 inline Words magnitude(Words x) { return (Words)_mm256_abs_epi32((__m256i)x); }
 inline Floats with_sign(Floats x, Words sign) { return float_of(bits_of(x) | (sign & 0x80000000u)); }
+inline Words masked_or(Words x, uint32_t mask, Words rest) { return (x & mask) | rest; }
 inline Words negated_with(Words x, Floats sign) { return (Words)_mm256_sign_epi32((__m256i)x, (__m256i)sign); }
 inline Floats larger_magnitude(Floats peak, Floats x) {
   return float_of(larger(bits_of(peak), bits_of(x) & 0x7fffffffu));
+}
+inline Words unless_nan(Floats number, Words x, uint32_t nan) {
+  const __m256 is_nan = _mm256_cmp_ps((__m256)number, (__m256)number, _CMP_UNORD_Q);
+  return (Words)_mm256_blendv_ps((__m256)x, (__m256)all(nan), is_nan);
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
@@ -80,13 +88,12 @@ inline bool any_above(Words x, uint32_t limit) {
   return _mm256_movemask_epi8(within) != -1;
 }
 
-inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
+inline bool any_up_to(const uint8_t* codes, int size, uint8_t last) {
   __m256i found = _mm256_setzero_si256();
-  const __m256i range = _mm256_set1_epi8(static_cast<char>(last - first));
+  const __m256i limit = _mm256_set1_epi8(static_cast<char>(last));
   for (int i = 0; i < size; i += 32) {
     const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i));
-    const __m256i above = _mm256_sub_epi8(code, _mm256_set1_epi8(static_cast<char>(first)));
-    found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_min_epu8(above, range), above));
+    found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_min_epu8(code, limit), code));
   }
   return _mm256_movemask_epi8(found) != 0;
 }

@@ -66,6 +66,19 @@ inline void narrow(int8_t* to, Words a, Words b, Words c, Words d) {
 inline void narrow(uint8_t* to, Words a, Words b, Words c, Words d) {
   store_8_bit(to, _mm512_packus_epi16(packed(a, b), packed(c, d)));
 }
+// The places of the upper halves in two registers.
+constexpr struct UpperHalves {
+  alignas(64) uint16_t places[32];
+
+  constexpr UpperHalves() : places() {
+    for (uint16_t i = 0; i < 32; ++i) places[i] = static_cast<uint16_t>(2 * i + 1);
+  }
+} kUpperHalves;
+inline void narrow_upper(uint16_t* to, Words a, Words b, Words c, Words d) {
+  const __m512i places = _mm512_load_si512(kUpperHalves.places);
+  _mm512_storeu_si512(to, _mm512_permutex2var_epi16((__m512i)a, places, (__m512i)b));
+  _mm512_storeu_si512(to + 2 * kLanes, _mm512_permutex2var_epi16((__m512i)c, places, (__m512i)d));
+}
 
 inline Floats square_root(Floats x) { return (Floats)_mm512_sqrt_ps((__m512)x); }
 inline Words larger(Words a, Words b) { return (Words)_mm512_max_epu32((__m512i)a, (__m512i)b); }
@@ -77,6 +90,10 @@ inline Floats with_sign(Floats x, Words sign) {
   const __m512i sign_bit = _mm512_set1_epi32(INT32_MIN);
   return (Floats)_mm512_ternarylogic_epi32((__m512i)x, (__m512i)sign, sign_bit, kAOrBAndC);
 }
+inline Words masked_or(Words x, uint32_t mask, Words rest) {
+  constexpr int kAAndBOrC = 0b11101010;
+  return (Words)_mm512_ternarylogic_epi32((__m512i)x, (__m512i)all(mask), (__m512i)rest, kAAndBOrC);
+}
 inline Words negated_with(Words x, Floats sign) {
   const __m512i zero = _mm512_setzero_si512();
   return (Words)_mm512_mask_sub_epi32((__m512i)x, _mm512_movepi32_mask((__m512i)sign), zero, (__m512i)x);
@@ -84,6 +101,10 @@ inline Words negated_with(Words x, Floats sign) {
 inline Floats larger_magnitude(Floats peak, Floats x) {
   constexpr int kLargerMagnitudeWithoutSign = 0b10'11;
   return (Floats)_mm512_range_ps((__m512)peak, (__m512)x, kLargerMagnitudeWithoutSign);
+}
+inline Words unless_nan(Floats number, Words x, uint32_t nan) {
+  const __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)number, (__m512)number, _CMP_UNORD_Q);
+  return (Words)_mm512_mask_mov_epi32((__m512i)x, is_nan, (__m512i)all(nan));
 }
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
@@ -96,14 +117,10 @@ inline bool any_above(Words x, uint32_t limit) {
   return _mm512_cmpgt_epu32_mask((__m512i)x, (__m512i)all(limit)) != 0;
 }
 
-inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
-  __mmask64 found = 0;
-  const __m512i range = _mm512_set1_epi8(static_cast<char>(last - first));
-  for (int i = 0; i < size; i += 64) {
-    const __m512i above = _mm512_sub_epi8(_mm512_loadu_si512(codes + i), _mm512_set1_epi8(static_cast<char>(first)));
-    found |= _mm512_cmple_epu8_mask(above, range);
-  }
-  return found != 0;
+inline bool any_up_to(const uint8_t* codes, int size, uint8_t last) {
+  __m512i least = _mm512_loadu_si512(codes);
+  for (int i = 64; i < size; i += 64) least = _mm512_min_epu8(least, _mm512_loadu_si512(codes + i));
+  return _mm512_cmple_epu8_mask(least, _mm512_set1_epi8(static_cast<char>(last))) != 0;
 }
 
 inline bool any_set(Words x, uint32_t bits) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)all(bits)) != 0; }

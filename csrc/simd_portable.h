@@ -62,6 +62,11 @@ inline void narrow(T* to, Words a, Words b, Words c, Words d) {
   narrow_one(to + 3 * kLanes, d);
 }
 
+// The same with the upper halves of the values.
+inline void narrow_upper(uint16_t* to, Words a, Words b, Words c, Words d) {
+  narrow(to, a >> 16, b >> 16, c >> 16, d >> 16);
+}
+
 inline Floats square_root(Floats x) {
   return Floats{std::sqrt(x[0]), std::sqrt(x[1]), std::sqrt(x[2]), std::sqrt(x[3])};
 }
@@ -75,6 +80,8 @@ inline Words magnitude(Words x) {
 }
 // x, which is not negative, with the sign bit of `sign`.
 inline Floats with_sign(Floats x, Words sign) { return float_of(bits_of(x) | (sign & 0x80000000u)); }
+// The bits of x in `mask`, and those of `rest`.
+inline Words masked_or(Words x, uint32_t mask, Words rest) { return (x & mask) | rest; }
 // The integer x, negated where the sign bit of `sign` is set. Where `sign` is 0, x is 0.
 inline Words negated_with(Words x, Floats sign) {
   const Words negative = 0u - (bits_of(sign) >> 31);
@@ -84,6 +91,8 @@ inline Words negated_with(Words x, Floats sign) {
 inline Floats larger_magnitude(Floats peak, Floats x) {
   return float_of(larger(bits_of(peak), bits_of(x) & 0x7fffffffu));
 }
+// The integer x, or a number where `number` is NaN.
+inline Words unless_nan(Floats number, Words x, uint32_t nan) { return number == number ? x : all(nan); }
 // NaN if one of them is. It may be NaN too if there was a value that is infinite or nearly so.
 inline Floats nan_of(Floats seen, Floats x) { return seen + x; }
 
@@ -100,10 +109,10 @@ inline bool any_above(Words x, uint32_t limit) {
   return found;
 }
 
-// Whether one of so many codes, a multiple of four vectors, is between `first` and `last`.
-inline bool any_in(const uint8_t* codes, int size, uint8_t first, uint8_t last) {
+// Whether one of so many codes, a multiple of four vectors, is at most `last`.
+inline bool any_up_to(const uint8_t* codes, int size, uint8_t last) {
   bool found = false;
-  for (int i = 0; i < size; ++i) found |= static_cast<uint8_t>(codes[i] - first) <= last - first;
+  for (int i = 0; i < size; ++i) found |= codes[i] <= last;
   return found;
 }
 

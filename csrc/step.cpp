@@ -33,6 +33,23 @@ Cut cut_for(const Tensor& tensor, int64_t run_size) {
 
 }  // namespace
 
+bool is_made_of_rows(const Tensor& tensor) {
+  const bool needs_rows = tensor.storage != Storage::plain || tensor.shard.whole_row_size != 0;
+  if (tensor.row_size <= 0) return tensor.row_size == 0 && (tensor.size == 0 || !needs_rows);
+  return tensor.size % tensor.row_size == 0;
+}
+
+bool is_part_of_whole(const Tensor& tensor) {
+  const auto [first_row, first_column, whole_size] = tensor.shard;
+  const int64_t size = tensor.row_size;
+  // Sizes that are not negative have a difference.
+  const bool inside = first_row >= 0 && first_column >= 0 && size >= 0 && size <= whole_size &&
+                      first_column <= whole_size - size;
+  if (tensor.storage == Storage::plain || tensor.size == 0) return inside;
+  const bool in_blocks = first_column % kBlockSize == 0 && (size % kBlockSize == 0 || first_column + size == whole_size);
+  return inside && in_blocks;
+}
+
 void step(const std::vector<Tensor>& tensors, const Options& options, const ParallelFor& parallel) {
   std::vector<Run> runs;
   std::vector<Kernel> kernels;

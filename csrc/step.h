@@ -65,6 +65,11 @@ struct Tensor {
   Correction* correction = nullptr;  // of bf16 parameters that have masters of 24 bits
 };
 
+// What a step takes for granted: that a tensor is made of whole rows, and that these are pieces of rows of its whole.
+// Only tensors in plain storage that are not cut may be without rows, with a size of 0.
+bool is_made_of_rows(const Tensor& tensor);
+bool is_part_of_whole(const Tensor& tensor);
+
 struct Options {
   double gradient_factor;  // -1 to maximize, divided by the gradient scale
   bool stochastic_rounding;

@@ -149,11 +149,12 @@ class TensorReader {
     return memory_of(found);
   }
 
+  // Without strides, which DLPack before 1.2 allows, elements follow one another in row-major order.
   static Memory memory_of(const DLTensor& found) {
     Memory memory{static_cast<char*>(found.data) + found.byte_offset, 1, type_of(found.dtype), true,
                   found.device.device_type == kDLCPU};
     for (int32_t i = found.ndim - 1; i >= 0; --i) {
-      if (found.shape[i] != 1 && found.strides[i] != memory.size) memory.contiguous = false;
+      if (found.strides != nullptr && found.shape[i] != 1 && found.strides[i] != memory.size) memory.contiguous = false;
       memory.size *= found.shape[i];
     }
     if (memory.size == 0) memory.contiguous = true;

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from ademamix import formats
+from ademamix import formats, native
 from ademamix.pytorch import block_codes
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -184,3 +185,19 @@ def test_precision(run_quickly):
     )  # of the way of 20 steps
     assert errors["bf16 parameter, `stochastic_rounding=False`"] > 0.05
     assert "left" in told
+
+
+def test_the_usual_path_of_blocks(monkeypatch):
+    kernel_instructions = importlib.import_module("kernel_instructions")
+    monkeypatch.setattr(kernel_instructions, "BLOCKS", 4)
+    usual, other = [10, 11, 12, 11, 12], [10, 11, 99]
+    assert kernel_instructions.usual_path([1, 2, *usual, *other, *usual, *usual, 3]) == tuple(usual)
+
+
+@pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
+@pytest.mark.skipif(native.core is None or "avx2" not in native.core.instruction_sets(), reason="x86-64 alone")
+def test_instructions_are_read_from_the_core():
+    kernel_instructions = importlib.import_module("kernel_instructions")
+    instructions = kernel_instructions.disassembled(Path(kernel_instructions.core.__file__)).values()
+    assert any(instruction.is_vector and instruction.mnemonic == "vdivps" for instruction in instructions)
+    assert not any(instruction.is_vector for instruction in instructions if instruction.mnemonic in ("mov", "ret"))

@@ -49,6 +49,17 @@ ademamix::Coefficients coefficients(FuzzedDataProvider& data, bool ordinary) {
   return c;
 }
 
+// Puts a tensor anywhere, into rows of any size; where the core refuses such a place, the tensor is a whole.
+void place(ademamix::Tensor& t, FuzzedDataProvider& data) {
+  const ademamix::Tensor whole = t;
+  if (data.ConsumeBool()) t.row_size = data.ConsumeIntegral<int8_t>();
+  t.shard = {data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>()};
+  if (data.ConsumeBool()) t.shard.first_column = t.shard.first_column / ademamix::kBlockSize * ademamix::kBlockSize;
+  if (is_made_of_rows(t) && is_part_of_whole(t)) return;
+  t = whole;
+  t.shard.whole_row_size = t.row_size;
+}
+
 Buffers buffers(FuzzedDataProvider& data, bool ordinary) {
   Buffers b;
   ademamix::Tensor& t = b.description;
@@ -60,11 +71,12 @@ Buffers buffers(FuzzedDataProvider& data, bool ordinary) {
   t.row_size = data.ConsumeIntegralInRange<int64_t>(1, 160);
   t.size = rows * t.row_size;
   t.index = data.ConsumeIntegral<int64_t>();
-  t.shard = {data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>(), data.ConsumeIntegral<int64_t>()};
+  place(t, data);
   t.coefficients = coefficients(data, ordinary);
 
   const auto size = static_cast<size_t>(t.size);
-  const auto blocks = static_cast<size_t>(rows * ((t.row_size + ademamix::kBlockSize - 1) / ademamix::kBlockSize));
+  const int64_t in_row = (t.row_size + ademamix::kBlockSize - 1) / ademamix::kBlockSize;
+  const auto blocks = static_cast<size_t>(t.row_size == 0 ? 0 : t.size / t.row_size * in_row);
   const bool compact = t.storage == Storage::compact;
   const size_t moment = t.storage == Storage::plain ? (t.parameter_dtype == Dtype::f64 ? 8 : 4) : 2;
   b.parameter.resize(size * size_of(t.parameter_dtype));
