@@ -135,6 +135,8 @@ class TestCommand:
         folder = tmp_path / "new" / "ema-weights" / "paper"
         names = ["ema-weights.png", "ema-weights.svg", "panels.json", "report.md", "verdict.json"]
         assert sorted(path.name for path in folder.iterdir()) == names
+        (panel,) = json.loads((folder / "panels.json").read_text())["panels"]
+        assert {"ademamix", "python", "machine"} <= panel["environment"].keys()
         assert str(folder / "report.md") in printed
         assert "6,930.1" in printed
         assert "holds: No beta gives weight to the immediate past and to very old steps at once." in printed

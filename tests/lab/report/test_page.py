@@ -10,7 +10,7 @@ import pytest
 from ademamix.lab.recipes import OF_THE_PAPER, RECIPES, SUBJECTS
 from ademamix.lab.report import page
 from ademamix.lab.report.charts import plain
-from ademamix.lab.reproduction.claims import FAILS, HOLDS
+from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN
 from ademamix.lab.reproduction.engine import reproduce
 from ademamix.lab.reproduction.scale import SCALES
 from ademamix.lab.runs.execution import Options
@@ -51,6 +51,25 @@ def test_the_first_screen_counts_the_verdicts(tmp_path: Path) -> None:
     assert "Not run yet." in shown.text
     assert "Without results at this scale: toy-rosenbrock, " in shown.text
     assert len([row for row in shown.all("tr") if "data-verdict" in row]) == 5
+
+
+def test_the_main_claim_comes_with_its_counterexample(tmp_path: Path) -> None:
+    quoted = {"source": "reaches a similar loss"}
+    panels = [panel(title="small", claims=[claim("It is lower", **quoted)])]
+    panels.append(panel(title="0.17M parameters", claims=[claim("Ours"), claim("It is", OPEN, reason="No.", **quoted)]))
+    write_panels(tmp_path, panels=panels)
+    told = "The same with 0.17M parameters: It is. not conclusive at this scale No. "
+    assert f"AdEMAMix is 0.0400 below AdamW. {told}" in written(tmp_path).text
+
+
+def test_numbers_without_runs_say_where_they_were_computed(tmp_path: Path) -> None:
+    here = {"ademamix": "0.1.0", "python": "3.11", "machine": "Linux", "processor": "a CPU", "processors": 2}
+    write_panels(tmp_path, "ema-weights", panels=[panel(arms={}, environment=here)])
+    write_panels(tmp_path, "step-time", panels=[panel(arms={}, environment={"processor": "another CPU"})])
+    shown = written(tmp_path).text
+    assert "ademamix 0.1.0, python 3.11; a CPU, Linux, 2 processors" in shown
+    assert "another CPU; measured there" in shown
+    assert "Not recorded" not in shown
 
 
 def test_a_result_has_all_that_a_reader_needs(tmp_path: Path) -> None:

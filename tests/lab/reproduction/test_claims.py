@@ -260,9 +260,10 @@ def test_an_arm_that_never_recovers_breaks_down(tmp_path: Path) -> None:
     assert marked["gone"] == ["diverged at step 100"] * 2
 
 
-def test_a_metric_that_two_charts_show_has_one_column() -> None:
-    panel = Panel("Twice", show=[Curves("norm"), Curves("norm"), Curves("angle")])
-    header = arms_table(panel, outcome(a=[1.0], b=[2.0])).header
+def test_a_metric_that_two_charts_show_has_one_column(tmp_path: Path) -> None:
+    found = Outcome({"a": TrainedArm("a", TINY, [result(1.0)], [RunFolder(tmp_path, TINY)])}, (1,))
+    panel = Panel("Twice", baseline="a", show=[Curves("norm"), Curves("norm"), Curves("angle")])
+    header = arms_table(panel, found).header
     assert list(header[-2:]) == ["norm", "angle"]
     assert len(header) == len(set(header))
 

@@ -17,6 +17,7 @@ from ademamix.lab.report.losses import ending
 from ademamix.lab.reproduction.claims import OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import VALIDATION_LOSS, Outcome, TrainedArm
 from ademamix.lab.reproduction.panel import Panel, Table
+from ademamix.lab.runs import environment
 from ademamix.lab.runs.record import Result
 
 
@@ -64,7 +65,16 @@ class FinishedPanel:
             "tables": jsonable(list(self.tables)),
             "arms": {name: _arm(arm, self.outcome.seeds) for name, arm in self.outcome.arms.items()},
             "searched": self.searched,
+            "environment": self._environment(),
         }
+
+    def _environment(self) -> Mapping[str, Any]:
+        """Return where its numbers were measured, or computed; runs have environments of their own."""
+        if self.panel.measure is not None:
+            measured = self.outcome.measured
+            processor = measured.get("processor", "") if isinstance(measured, Mapping) else ""
+            return {"processor": processor} if processor else {}
+        return {} if self.outcome.arms else environment.here()
 
     def text(self, width: int) -> str:
         """Lay the panel out for a terminal."""

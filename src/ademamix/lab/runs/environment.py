@@ -65,22 +65,19 @@ def describe(folder: RunFolder, fingerprint: str, *, step: int, device: str) -> 
     """Record the environment of the run after `step`, if it differs from the one before."""
     import torch  # here, so that looking at results does not wait for it
 
-    now = {
-        "ademamix": ademamix.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-        "processor": processor(),
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": device,
-    }
+    now = {**here(), "torch": torch.__version__, "threads": torch.get_num_threads(), "device": device}
     if (processes := process_group.current().count) > 1:
         now["processes"] = processes
     history = (folder.read_json(FILE) or {}).get("carried_out", [])
     if not history or {**history[-1], "after_step": step} != {**now, "after_step": step}:
         history.append({"after_step": step, **now})
     folder.write_json(FILE, {"data": fingerprint, "carried_out": history})
+
+
+def here() -> dict[str, Any]:
+    """Return versions and machine of what is computed here, without torch and its threads."""
+    versions = {"ademamix": ademamix.__version__, "python": platform.python_version()}
+    return {**versions, "machine": platform.platform(), "processor": processor(), "processors": os.cpu_count()}
 
 
 def check_same_data(folders: Iterable[RunFolder]) -> None:

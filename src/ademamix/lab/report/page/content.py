@@ -155,6 +155,8 @@ class Panel(_Part):
     tables: list[Table] = []
     arms: dict[str, Arm] = {}
     searched: dict[str, Search] = {}
+    environment: dict[str, Any] = {}
+    """Where its numbers were computed or measured, if not by its runs."""
     text: str = ""
     """A report that is laid out already."""
 

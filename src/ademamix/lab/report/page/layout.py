@@ -20,7 +20,7 @@ from ademamix.lab.report.page.content import Claim, Panel, Section, Table
 from ademamix.lab.report.page.drawings import Drawing, Drawings
 from ademamix.lab.report.page.labels import plain
 from ademamix.lab.report.page.settings import Environment as Machine
-from ademamix.lab.report.page.settings import environments, in_words, shared_and_own
+from ademamix.lab.report.page.settings import environments, in_words, machine, shared_and_own
 
 LONGEST_OPEN_TABLE = 12
 """Rows; longer tables are folded away."""
@@ -138,6 +138,14 @@ class SectionView:
     environments: Sequence[Machine]
 
     @property
+    def elsewhere(self) -> list[str]:
+        """Where numbers were computed or measured that are not of runs."""
+        found = [each.panel.environment for each in self.panels]
+        measured = {machine(where) for where in found if where and "ademamix" not in where}
+        computed = {machine(where) for where in found if "ademamix" in where}
+        return [f"{words}; measured there" for words in sorted(measured)] + sorted(computed)
+
+    @property
     def notes(self) -> list[Markup]:
         """The paragraphs that say how it was done, with names of the code in its own letters."""
         paragraphs = [" ".join(part.split()) for part in self.section.notes.split("\n\n") if part.strip()]
@@ -158,7 +166,14 @@ def html(page: Page, reload: int = 0) -> str:
         claims=claims,
         tally=overview.Tally.of(claim for section in of_paper for claim in section.counted),
         ours=sum(len(section.claims) - len(section.counted) for section in of_paper),
-        main_claim=next((row for row in claims if row.recipe == overview.MAIN and row.claim.source), None),
+        main_claims=[
+            (panel.title, row)
+            for view in views
+            if view.section.name == overview.MAIN
+            for panel in view.panels
+            for row in panel.claims
+            if row.claim.source
+        ],
         findings=overview.findings(page.sections) if page.scale and claims else [],
         others=[section for section in page.sections if not section.is_of_paper],
         missing=page.missing,

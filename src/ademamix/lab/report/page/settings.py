@@ -72,12 +72,13 @@ def _carried_out(path: Path) -> set[str]:
     if not path.exists():
         return set()
     try:
-        return {_machine(where) for where in json.loads(path.read_text(encoding="utf-8"))["carried_out"]}
+        return {machine(where) for where in json.loads(path.read_text(encoding="utf-8"))["carried_out"]}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"{str(path)!r} is damaged ({error}): remove it, or the folder of the run") from error
 
 
-def _machine(where: Mapping[str, Any]) -> str:
+def machine(where: Mapping[str, Any]) -> str:
+    """Return versions and machine in a line, as far as they are known."""
     versions = ", ".join(f"{name} {where[name]}" for name in ("ademamix", "torch", "python") if where.get(name))
     threads = f"{where['threads']} thread{'s' if where['threads'] != 1 else ''}" if where.get("threads") else ""
     processors = f"{where['processors']} processors" if where.get("processors") else ""
