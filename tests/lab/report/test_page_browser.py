@@ -213,3 +213,10 @@ def test_a_watched_page_loads_itself_again(browser: Browser, tmp_path: Path) -> 
         save(Results(tmp_path, "laptop"), tmp_path / "report.html")
         expect(page.get_by_role("link", name="a new claim")).to_be_visible(timeout=60_000)
         expect(page.get_by_text("updated while runs continue")).to_be_hidden()
+
+
+def test_the_committed_page_opens(browser: Browser) -> None:
+    committed = Path(__file__).parents[3] / "docs" / "report" / "index.html"
+    with watched(browser, committed) as page:
+        expect(page.locator(".tile")).to_have_count(3)
+        expect(page.locator(".plot svg").first).to_be_visible()
