@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -187,3 +189,12 @@ sys.exit(main(sys.argv[2:]))
 """
 """A command where a package is missing: in a process of its own, for modules that are loaded twice have two of each
 class."""
+
+
+def test_a_recipe_is_short() -> None:
+    lines = {}
+    for name in RECIPES:
+        module = importlib.import_module(f"ademamix.lab.recipes.{name.replace('-', '_')}")
+        if any(panel.arms for panel in load(name)(SCALES["smoke"])):
+            lines[name] = len(inspect.getsource(module).splitlines())
+    assert statistics.median(lines.values()) <= 80, lines
