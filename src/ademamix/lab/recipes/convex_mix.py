@@ -19,7 +19,7 @@ from ademamix.lab.reproduction.claims import Claim, every, lower, overall
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, Setting, grid
 
-RATES = {"smoke": (1.0,), "laptop": (0.4, 1.0), "paper": (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)}
+RATES = {"smoke": (1.0,), "laptop": (0.4, 1.0, 1.6), "paper": (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)}
 ADAMW_RATES = {"smoke": (1.0,), "laptop": (1.0,), "paper": RATES["paper"]}
 ALPHAS = {"smoke": (2, 10), "laptop": (2, 10), "paper": (2, 4, 6, 8, 10, 12, 14)}
 CONVEX_ALPHAS = {"smoke": (0.3, 0.9), "laptop": (0.3, 0.9), "paper": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
