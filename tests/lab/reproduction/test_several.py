@@ -55,7 +55,7 @@ def test_searches_are_foreseen_until_they_are_done(tmp_path: Path) -> None:
     (panel,) = load("mamba")(SMOKE)
     ahead = forecast(["mamba"], SMOKE, lab)
     optimizers = [panel.arms[name].optimizer for name in panel.tune]
-    assert len(ahead.searching) == round(sum(tuning.usual_runs(optimizer) for optimizer in optimizers))
+    assert len(ahead.searching) == sum(round(tuning.usual_runs(optimizer)) for optimizer in optimizers)
     list(several.reproduce_several(["mamba"], SMOKE, tmp_path, lab))
     done = forecast(["mamba"], SMOKE, lab)
     assert (done.searching, dict(done.missing)) == ([], {})
