@@ -80,7 +80,8 @@ def test_extras_install_the_modules_for_which_they_are_named() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     installed_by = importlib.metadata.packages_distributions()
     for extra, modules in MODULES_OF_EXTRAS.items():
-        packages = {re.split("[<>=]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
+        needed = project["optional-dependencies"][extra] + (project["dependencies"] if extra == "lab" else [])
+        packages = {re.split("[<>=]", requirement)[0] for requirement in needed}
         assert {name.lower() for module in modules for name in installed_by[module]} == packages, extra
 
 
