@@ -18,7 +18,7 @@ import torch
 from ademamix import AdEMAMix, beta3_at
 from ademamix.checkpoints import CheckpointError, inspect
 from ademamix.checkpoints.inspection import State
-from ademamix.lab.report.checkpoint import text
+from ademamix.lab.report.checkpoint import picture, text
 from ademamix.optax import ademamix
 from fixtures.foreign import write_foreign as foreign
 from written_by import ROWS, SAVED
@@ -416,3 +416,23 @@ def test_names_of_a_model_in_the_same_file(tmp_path: Path) -> None:
     assert [parameter.name for parameter in only(tmp_path / "other.pt").parameters] == ["0", "1", "2", "3"]
     torch.save({**saved, "average": saved["model"]}, tmp_path / "two.pt")
     assert [parameter.name for parameter in only(tmp_path / "two.pt").parameters] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_many_parameters_are_shown_by_layer(tmp_path: Path, named: bool) -> None:
+    """If their names are known; every one of them is in the data."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(21)))
+    optimizer = torch.optim.AdamW(model.named_parameters() if named else model.parameters())
+    sum(param.sum() for param in model.parameters()).backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "adamw.pt")
+    found = inspect(tmp_path / "adamw.pt")
+    rows = {line.split()[0]: line.split()[1:] for line in text(found, 80).splitlines() if line}
+    if named:
+        assert rows["layer"][:1] == ["elements"]
+        assert rows["20"] == ["12", f"{0.1 * np.sqrt(12):.3g}", "-", f"{0.001 * np.sqrt(12):.3g}"]
+    else:
+        assert rows["41"] == ["3", f"{0.1 * np.sqrt(3):.3g}", "-", f"{0.001 * np.sqrt(3):.3g}"]
+    assert len(found.states[0].parameters) == 42
+    picture(found, tmp_path / "norms.svg")
+    assert ("by layer" if named else "parameters, in their order") in (tmp_path / "norms.svg").read_text()
