@@ -129,6 +129,7 @@ def test_what_may_be_another_optimizer_is_noted(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "source.pt")
     (report,) = convert(tmp_path / "source.pt", tmp_path / "new.pt", total_steps=1000)
     assert [note.partition(":")[0] for note in report.notes] == ["no group says whether its weight decay is decoupled"]
+    assert inspect(tmp_path / "source.pt").states[0].notes == report.notes
 
 
 def test_the_kernel_of_adamw_chooses_none_of_ours(tmp_path: Path) -> None:
