@@ -15,7 +15,6 @@ import torch
 
 from ademamix import AdEMAMix, formats
 from ademamix.checkpoints import CheckpointError, containers, conversion, convert, inspect, trees
-from ademamix.lab.report.checkpoint import text
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.parameter_state import values_of
 from written_by import ROWS, SETTINGS, adamw, state
@@ -264,38 +263,6 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "link", refused)
     convert(source, tmp_path / "new.pt")
     assert {file.name for file in tmp_path.iterdir()} == {"model.pt", "optimizer.pt", "new.pt"}
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Path:
-    """A file with two of AdamW and one of SGD between them."""
-    sgd = partial(torch.optim.SGD, momentum=0.9)
-    saved = {"optimizers": [state(), state(optimizer=sgd), state()]}
-    torch.save(saved, tmp_path / "three.pt")
-    return tmp_path / "three.pt"
-
-
-def test_one_that_cannot_be_converted_is_left_as_it_is(three: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"at optimizers\[1\].*To leave it .* as in --only 'optimizers\[0\]'"):
-        convert(three, three.with_name("new.pt"))
-    reports = convert(three, three.with_name("new.pt"), only=["optimizers[0]", "optimizers[2]"], total_steps=1000)
-    assert [(report.label, report.origin) for report in reports] == [
-        ("optimizers[0]", "AdamW"),
-        ("optimizers[1]", ""),
-        ("optimizers[2]", "AdamW"),
-    ]
-    old, new = (torch.load(three.with_name(name))["optimizers"] for name in ("three.pt", "new.pt"))
-    assert trees.difference(old[1], new[1]) is None
-    assert all("exp_avg_slow" in new[i]["state"][0] for i in (0, 2))
-    with pytest.raises(CheckpointError, match=r"no optimizer state at 'optimizers\[3\]'; there is: optimizers\[0\], "):
-        convert(three, three.with_name("other.pt"), only="optimizers[3]")
-
-
-def test_the_others_are_inspected(three: Path) -> None:
-    found = inspect(three)
-    assert [state.label for state in found.states] == ["optimizers[0]", "optimizers[2]"]
-    assert list(found.unread) == ["optimizers[1]"]
-    assert "not read: at optimizers[1]: this is the state of another optimizer" in text(found, 200)
 
 
 def test_what_is_not_as_it_should_be_never_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
