@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from ademamix import AdEMAMix, formats
-from ademamix.checkpoints import CheckpointError, containers, conversion, convert, inspect, trees
+from ademamix.checkpoints import CheckpointError, containers, convert, inspect, trees
 from ademamix.pytorch import block_codes
 from ademamix.pytorch.parameter_state import values_of
 from written_by import ROWS, SETTINGS, adamw, state
@@ -238,20 +239,24 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["plain", "distributed"])
 def test_what_got_the_name_in_the_meantime_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str) -> None:
-    """Something that appears when all has been written and compared, but has no name yet."""
-    wait = conversion._to_disk
+    """A file that appears after the last look, just before what was written gets its name."""
+    destination = tmp_path / "new"
 
-    def appearing(path: Path) -> None:
-        wait(path)
-        (tmp_path / "new").mkdir()
-        (tmp_path / "new" / "precious").touch()
+    def appearing(action: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*paths: Path) -> Any:
+            if not destination.exists():
+                destination.write_text("precious")
+            return action(*paths)
+
+        return act
 
     source = ROWS[row].begin(tmp_path)
-    monkeypatch.setattr(conversion, "_to_disk", appearing)
-    before = {*tmp_path.iterdir(), tmp_path / "new"}
+    before = {*tmp_path.iterdir(), destination}
+    monkeypatch.setattr(os, "link", appearing(os.link))
+    monkeypatch.setattr(Path, "rename", appearing(Path.rename))
     with pytest.raises(CheckpointError, match="exists, and is not written over"):
-        convert(source, tmp_path / "new")
-    assert (tmp_path / "new" / "precious").exists()
+        convert(source, destination)
+    assert destination.read_text() == "precious"
     assert set(tmp_path.iterdir()) == before
 
 
