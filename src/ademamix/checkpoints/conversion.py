@@ -155,10 +155,8 @@ def _at(label: str, *, others: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        advice = (
-            others and f" To leave it as it is, name what to convert, such as --only {others[0]!r} (in Python: only)."
-        )
-        raise CheckpointError(f"at {label}: {error}{advice or ''}") from error
+        advice = f" To leave it as it is, name what to convert, as in --only {others[0]!r}." if others else ""
+        raise CheckpointError(f"at {label}: {error}{advice}") from error
 
 
 def _write(

@@ -12,7 +12,7 @@ from ademamix import hyperparameters
 from ademamix.checkpoints.errors import CheckpointError
 from ademamix.checkpoints.inspection import MOMENTS, Group, Parameter, State, not_finite
 from ademamix.checkpoints.inspection_growth import about_to_grow, grown, grows, idle_elements
-from ademamix.checkpoints.optax_states import SOURCES, leaves, origin_of
+from ademamix.checkpoints.optax_states import PERHAPS_ANOTHER, SOURCES, leaves, origin_of
 from ademamix.checkpoints.torch_states import outlasting_warmups
 from ademamix.pytorch.diagnostics import LARGE_SLOW_STEP
 from ademamix.schedules import alpha_at, beta3_at, filled_at
@@ -42,13 +42,13 @@ def state_at(node: Mapping[str, Any], label: str, stated: Mapping[str, Any]) -> 
     warnings = not_finite(
         {name: {m: int((~np.isfinite(v)).sum()) for m, v in moments.items()} for name, moments in values.items()}
     )
-    group, notes = Group(step, slow_step), []
+    group, notes = Group(step, slow_step), [PERHAPS_ANOTHER] if origin == "AdamW" else []
     if slow_step is not None and stated:
         settings = _settings(stated, has_fast=bool(stored["m1"]))
         group, more = _scheduled(settings, step, slow_step, values)
         warnings += more
     elif slow_step is not None or stated:
-        notes = [WITHOUT_SCHEDULE if stated else UNTOLD]
+        notes.append(WITHOUT_SCHEDULE if stated else UNTOLD)
     return State(
         label,
         origin,

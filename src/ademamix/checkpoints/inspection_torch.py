@@ -64,7 +64,8 @@ def state_at(node: Any, label: str, tree: Any) -> State:
         )
         for key, moments in values.items()
     ]
-    return State(label, source.origin, groups, parameters, sizes, dtypes, warnings)
+    notes = foreign.doubts(source.found["param_groups"])
+    return State(label, source.origin, groups, parameters, sizes, dtypes, warnings, notes)
 
 
 def _names(source: Source, tree: Any) -> dict[Any, str]:

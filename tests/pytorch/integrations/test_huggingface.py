@@ -181,9 +181,10 @@ def test_a_run_that_was_switched_keeps_its_horizon(tmp_path):
         return groups_of(trainer)
 
     trainer_in(tmp_path / "adamw", max_steps=4, **saving).train()
+    assert torch.load(tmp_path / "adamw" / "checkpoint-4" / "optimizer.pt")["param_groups"][0]["fused"] is True
     convert(tmp_path / "adamw" / "checkpoint-4", tmp_path / "converted", total_steps=6)
     for groups in (resume("converted", 10), resume("ours/checkpoint-8", 10)):
-        assert [group["total_steps"] for group in groups] == [6, 6]
+        assert [(group["total_steps"], group["fused"]) for group in groups] == [(6, None), (6, None)]
         assert [(group["alpha"], group["alpha_warmup"], group["beta3_warmup"]) for group in groups] == [(2.0, 0, 0)] * 2
     with pytest.warns(UserWarning, match=r"began at step 4, and keeps its total_steps = 6.*total_steps=8\)"):
         assert resume("ours/checkpoint-8", 12)[0]["total_steps"] == 6

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from ademamix.checkpoints.inspection import MOMENTS, Group, Inspection, State
+from ademamix.checkpoints.inspection import MOMENTS, Group, Inspection, Parameter, State
 from ademamix.output.tables import in_rows, laid_out, wrapped
 from ademamix.state_keys import CORRECTION_KEY
 
-MOST_NAMES = 40  # below a picture
+MOST_NAMES = 40  # below a picture; more parameters are shown by layer
 
 
 def text(inspection: Inspection, width: int) -> str:
@@ -67,42 +70,78 @@ def _scheduled(now: float | None, end: float | None, step: int | None, warmup: i
     return f"{now:.6g}, on the way to {end:.6g} at {warmup:,}" if warmup and step < warmup else f"{now:.6g}"
 
 
-def _norms(state: State, width: int) -> str:
-    rows = [
-        [parameter.name, "x".join(map(str, parameter.shape)) or "1"]
-        + [f"{parameter.norms[m]:.3g}" if m in parameter.norms else "-" for m in MOMENTS]
-        for parameter in state.parameters
+class Row(NamedTuple):
+    """The norms of a parameter, or of the parameters of a layer together."""
+
+    name: str
+    size: str
+    norms: dict[str, float]
+
+
+def rows_of(parameters: list[Parameter]) -> list[Row]:
+    """Return a row for each parameter, or for each layer of many that have names."""
+    if not _has_layers(parameters):
+        return [Row(p.name, "x".join(map(str, p.shape)) or "1", p.norms) for p in parameters]
+    layers: dict[str, list[Parameter]] = {}
+    for parameter in parameters:
+        layers.setdefault(layer_of(parameter.name), []).append(parameter)
+    return [
+        Row(
+            name,
+            f"{sum(math.prod(p.shape) for p in found):,}",
+            {m: math.hypot(*(p.norms[m] for p in found if m in p.norms)) for m in MOMENTS if m in found[0].norms},
+        )
+        for name, found in layers.items()
     ]
-    return in_rows(["parameter", "shape", *(f"norm of {moment}" for moment in MOMENTS)], rows, width)
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a parameter: its name up to the first number, or else without its last part.
+
+    >>> layer_of("transformer.h.3.attn.weight"), layer_of("params.Block_3.Dense_0.kernel"), layer_of("lm_head.weight")
+    ('transformer.h.3', 'params.Block_3', 'lm_head')
+    """
+    numbered = re.match(r"(?:[^.]+\.)*?(?:[^.]*_)?\d+(?=\.)", name)
+    return numbered[0] if numbered else name.rpartition(".")[0] or name
+
+
+def _has_layers(parameters: list[Parameter]) -> bool:
+    return len(parameters) > MOST_NAMES and not all(parameter.name.isdecimal() for parameter in parameters)
+
+
+def _norms(state: State, width: int) -> str:
+    headers = ["layer", "elements"] if _has_layers(state.parameters) else ["parameter", "shape"]
+    rows = [
+        [row.name, row.size, *(f"{row.norms[m]:.3g}" if m in row.norms else "-" for m in MOMENTS)]
+        for row in rows_of(state.parameters)
+    ]
+    return in_rows([*headers, *(f"norm of {moment}" for moment in MOMENTS)], rows, width)
 
 
 def picture(inspection: Inspection, path: Path) -> None:
-    """Draw the norms of the moments of each parameter, a panel for each optimizer, into a PNG or SVG file."""
+    """Draw the norms of the moments as the table has them, a panel for each optimizer, into a PNG or SVG file."""
     from ademamix.lab.report import figures
     from ademamix.lab.report.charts import Lines, Series
 
-    caption = f"Norms of the stored moments, by parameter. {inspection.path.name}: {inspection.container}."
+    kind = "layer" if any(_has_layers(state.parameters) for state in inspection.states) else "parameter"
+    caption = f"Norms of the stored moments, by {kind}. {inspection.path.name}: {inspection.container}."
     figure, places = figures.side_by_side(len(inspection.states), caption, warning="")
     for state, axes in zip(inspection.states, places, strict=True):
-        numbers = range(len(state.parameters))
+        rows = rows_of(state.parameters)
         family = {"m1": "adamw", "m2": "ademamix", "nu": "nu"}
+        shown = {m: [i for i, row in enumerate(rows) if _is_shown(row.norms.get(m, 0.0))] for m in MOMENTS}
         series = [
-            Series.of(m, [i for i in numbers if _is_shown(state, i, m)], _shown(state, m), family[m])
-            for m in MOMENTS
-            if _shown(state, m)
+            Series.of(m, numbers, [rows[i].norms[m] for i in numbers], family[m])
+            for m, numbers in shown.items()
+            if numbers
         ]
         Lines(_title(state), "", "norm", series, joined=False, logarithmic="y").draw(axes)
-        names = [parameter.name for parameter in state.parameters]
-        if len(names) <= MOST_NAMES:
-            axes.set_xticks(list(numbers), names, rotation=90, fontsize=7)
+        if len(rows) <= MOST_NAMES:
+            axes.set_xticks(list(range(len(rows))), [row.name for row in rows], rotation=90, fontsize=7)
         else:
-            axes.set_xlabel("parameters, in their order")
+            axes.set_xlabel(f"{'layers' if _has_layers(state.parameters) else 'parameters'}, in their order")
     figures.save_as(figure, path)
 
 
-def _is_shown(state: State, i: int, moment: str) -> bool:
-    return 0 < state.parameters[i].norms.get(moment, 0.0) < float("inf")  # the axis is logarithmic
-
-
-def _shown(state: State, moment: str) -> list[float]:
-    return [p.norms[moment] for i, p in enumerate(state.parameters) if _is_shown(state, i, moment)]
+def _is_shown(norm: float) -> bool:
+    return 0 < norm < math.inf  # the axis is logarithmic
