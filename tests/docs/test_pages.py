@@ -19,7 +19,7 @@ from ademamix import half_life, recommend
 from ademamix.lab.recipes.horizon_rule import SHARES
 from ademamix.published import RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
-from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
+from ademamix.recommendation import CLIPS_TIGHTLY, LARGE_MODEL, LONG_RUN, SHORTEST_RUN
 from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,17 @@ def test_settings_in_short() -> None:
         f"{large}; {tuned.alpha:g} from {LARGE_MODEL // 10**9}B parameters on with a cosine",
     ]
     assert recommend(LONG_RUN - 1, phase="finetune").alpha == long.alpha
-    assert rows["learning rate"][0].startswith("half") == (short.lr_factor == long.lr_factor == 0.5)
+    tuned_again = recommend(LONG_RUN, phase="finetune")
+    assert (short.lr_factor, long.lr_factor, tuned_again.lr_factor) == (0.5, 0.5, 1)
+    assert rows["learning rate"][0] == "half of a tuned AdamW's; in fine-tuning, the same"
+    small, large_model = (recommend(LONG_RUN, parameters=CLIPS_TIGHTLY - less).clip for less in (1, 0))
+    by_size = f"{small:g}, and {large_model:g} from {CLIPS_TIGHTLY // 10**6}M parameters on"
+    assert rows["clipping"] == [
+        "that of AdamW",
+        f"if the size is known, {by_size}; in fine-tuning {tuned_again.clip:g}",
+    ]
+    assert short.clip is None
+    assert rows["beta1, beta2"][0] == ", ".join(f"{beta:g}" for beta in short.betas[:2])
 
 
 def test_precision() -> None:
