@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ DIFFERENT = {
     (EPFL, 720_000_000, "beta3"): "the same",
     (EPFL, 520_000_000, "beta3"): "the same",
     (EPFL, 520_000_000, "clip"): "a mixture of experts, of which a part is active",
+    (EPFL, 124_000_000, "lr"): "the scripts have AdamW's; our searches and later fits, of both optimizers, give less",
+    (EPFL, 210_000_000, "lr"): "the same",
+    (EPFL, 720_000_000, "lr"): "the same",
+    (EPFL, 520_000_000, "lr"): "the same",
     (PAPER, 110_000_000, "lr"): "the paper did not tune it for AdEMAMix; later fits give less",
     (PAPER, 330_000_000, "lr"): "the same",
     (PAPER, 168_000_000, "lr"): "the same",
@@ -56,7 +61,7 @@ def test_recommendations_construct_without_a_warning(total_steps):
         left_out = AdEMAMix([torch.ones(2)], total_steps=total_steps).param_groups[0]
     for name in ("betas", "alpha_warmup", "beta3_warmup"):
         assert stated[name] == left_out[name] == getattr(plan, name)
-    settings = ["beta3", "alpha", "warm-ups", "lr", "clip", "weight_decay", "storage"]
+    settings = ["beta3", "alpha", "warm-ups", "lr", "clip", "weight_decay", "betas", "storage"]
     assert [reason.setting for reason in plan.reasons] == settings
 
 
@@ -71,6 +76,14 @@ def test_a_horizon_is_needed(total_steps):
     [
         ({"phase": "sft"}, "phase must be one of pretrain, finetune, got 'sft'"),
         ({"schedule": "step"}, "schedule must be one of cosine, linear, wsd, constant, got 'step'"),
+        (
+            {"total_steps": "open", "schedule": "cosine"},
+            "has no end to decay to: schedule must be wsd or constant, got 'co",
+        ),
+        (
+            {"total_steps": "open", "schedule": "linear"},
+            "has no end to decay to: schedule must be wsd or constant, got 'li",
+        ),
         ({"betas": (0.9, 0.999, 0.9999)}, r"betas must be \(beta1, beta2\), got .*: beta3 is recommended"),
         ({"betas": (0.9, 1.0)}, r"beta2 must be a number in \[0, 1\), got 1.0"),
         ({"parameters": 0}, "parameters must be a number >= 1 or None, got 0"),
@@ -78,7 +91,7 @@ def test_a_horizon_is_needed(total_steps):
 )
 def test_bad_input_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
-        recommend(1000, **settings)
+        recommend(**{"total_steps": 1000, **settings})
 
 
 def test_runs_shorter_than_those_of_the_study_stay_with_adamw():
@@ -90,7 +103,11 @@ def test_runs_shorter_than_those_of_the_study_stay_with_adamw():
 
 def test_reasons_cite_the_study():
     less, rule, more = SHARES
-    assert re.findall(r"([\d.]+)%", OTHER_SHARES) == [f"{100 * share:g}" for share in (rule, more, less)]
+    assert set(re.findall(r"([\d.]+)%", OTHER_SHARES)) == {f"{100 * share:g}" for share in (more, less, 2 * rule)}
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
+    (means,) = re.findall(r"^\| mean from 2,000 on \| (.*) \|$", page, flags=re.MULTILINE)
+    lower = sorted(-float(cell.strip("* ").split("*")[0].split(" ")[0]) for cell in means.split(" | ")[1::2])
+    assert f"ended {lower[0]:.3f} to {lower[-1]:.3f} lower" in OTHER_SHARES
     beta3, alpha, _, lr, *_ = recommend(10_000).reasons
     assert f"{HORIZON_FRACTION:.0%} of the run" in beta3.why
     for reason in (beta3, alpha, lr):
@@ -135,13 +152,52 @@ def test_the_bytes_of_each_storage_are_those_of_the_documentation():
 
 
 def test_linear_is_as_cosine_and_wsd_halves_a_rate_of_a_cosine():
-    for steps, parameters in ((1000, None), (100_000, 8 * 10**9), ("open", None)):
+    for steps, parameters in ((1000, None), (100_000, 8 * 10**9)):
         linear, cosine, wsd = (
             recommend(steps, parameters=parameters, schedule=schedule) for schedule in ("linear", "cosine", "wsd")
         )
-        assert linear == cosine
+        assert replace(linear, schedule="cosine") == cosine == recommend(steps, parameters=parameters)
         assert "halve it once more" in wsd.reasons[3].why
         assert "second hand" in wsd.reasons[3].source
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in published.RUNS if run.schedule == "wsd"], ids=lambda run: run.parameters
+)
+def test_an_open_end_is_that_of_the_published_runs_that_had_one(run):
+    plan = recommend("open", parameters=run.parameters)
+    assert plan == recommend("open", parameters=run.parameters, schedule="wsd")
+    assert (plan.alpha, plan.betas[2], plan.alpha_warmup, plan.clip) == (
+        run.alpha[0],
+        run.beta3[0],
+        run.warmup,
+        run.clip,
+    )
+    assert "halve it once more" in plan.reasons[3].why
+
+
+def test_betas_are_those_of_published_runs_and_a_small_beta2_is_warned_of():
+    def why(*betas):
+        (reason,) = [reason for reason in recommend(10_000, betas=betas).reasons if reason.setting == "betas"]
+        assert reason.value == f"{betas[0]:g} and {betas[1]:g}"
+        return reason.why
+
+    assert why(0.9, 0.999) == "as in all published runs and in ours, whatever AdamW had"
+    assert why(0.95, 0.99) == "as stated; all published runs and ours had 0.9 and 0.999, whatever AdamW had"
+    assert "try beta2 = 0.999, or set slow_clip=30" in why(0.9, 0.95)
+    growth = {beta2: math.log(0.9999) - math.log(beta2) / 2 for beta2 in (0.95, 0.999)}
+    assert round(growth[0.95] / growth[0.999], -1) == 60
+    assert "with 0.95 sixty times as fast" in why(0.9, 0.95)
+
+
+def test_the_learning_rate_names_whoever_kept_that_of_adamw():
+    """Of the runs that are compared with AdamW; and weight decay is said to follow the rate."""
+    lr, decay = (recommend(10_000).reasons[number] for number in (3, 5))
+    kept = {run.source for run in published.RUNS if run.adamw_lr == run.lr}
+    assert kept == {PAPER, EPFL}
+    assert all(source in lr.source for source in kept)
+    assert "EPFL's scripts have 1 from 124M to 720M" in lr.why
+    assert "half of AdamW's rate halves as well" in decay.why
 
 
 def test_beta1_and_beta2_stay_those_of_adamw():

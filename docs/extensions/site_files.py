@@ -12,6 +12,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from ademamix import recommend, schedules
+from ademamix.cli.plan_settings import TRAINER_SCHEDULES
 from ademamix.hyperparameters import BETAS
 from ademamix.lab.recipes.formulas import rosenbrock, steep_and_flat
 from ademamix.recommendation import (
@@ -46,7 +47,11 @@ def settings() -> dict[str, Any]:
     """Return the constants of recommendations, and what is recommended in each case that they tell apart."""
     lengths = {**dict(enumerate((LENGTHS[0] - 1, *LENGTHS))), "open": schedules.OPEN}
     sizes = {**dict(enumerate((SIZES[0] - 1, *SIZES))), "unknown": None}
-    cases = itertools.product(PHASES, SCHEDULES, lengths, sizes)
+    cases = [
+        case
+        for case in itertools.product(PHASES, SCHEDULES, lengths, sizes)
+        if not (case[1] in DECAYING and "open" in case)
+    ]
     spanning, shorter = (recommend(1000, schedule=schedule).reasons[2] for schedule in ("cosine", "wsd"))
     return {
         "betas": BETAS,
@@ -56,6 +61,8 @@ def settings() -> dict[str, Any]:
         "otherShares": OTHER_SHARES,
         "notAsEpfl": NOT_AS_EPFL,
         "decaying": DECAYING,
+        "schedules": {"planned": recommend(1000).schedule, "open": recommend("open").schedule},
+        "trainerSchedules": TRAINER_SCHEDULES,
         "shortestRun": SHORTEST_RUN,
         "lengths": LENGTHS,
         "sizes": SIZES,

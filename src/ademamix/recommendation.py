@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from ademamix.hyperparameters import ALPHA, BETAS, LAST_STEP, checked_steps, resolve_algorithm
 from ademamix.published import APERTUS, APERTUS_SFT, EPFL, LOG_TIME, OURS, PAPER
 from ademamix.schedules import HORIZON_FRACTION, OPEN, PAPER_BETA3, half_life, open_warmup
 
+Schedule: TypeAlias = Literal["cosine", "linear", "wsd", "constant"]
+
 PHASES = ("pretrain", "finetune")
-SCHEDULES = ("cosine", "linear", "wsd", "constant")
-DECAYING = ("cosine", "linear")  # over the whole run
+SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "wsd", "constant")
+DECAYING = ("cosine", "linear")  # over the whole run, whose end must be known
 
 LONG_RUN = 48_000  # steps; published runs of this length and more have a larger alpha than short ones of ours
 LARGE_MODEL = 1_000_000_000
 CLIPS_TIGHTLY = 300_000_000  # parameters
 SHORTEST_RUN = 500  # steps; we have not tried AdEMAMix in shorter ones
-OTHER_SHARES = "with 4% to 12.5% losses were alike, with 2% they differed by no more than chance"
+OTHER_SHARES = (
+    "averaged over all lengths, 12.5% and 2% ended alike, but from 2,000 steps on 12.5% ended 0.009 to 0.011 lower, on "
+    "one of two texts beyond chance: 8% to 12.5% is worth a try there"
+)
 NOT_AS_EPFL = "EPFL's 0.999 was not compared with other values, and the paper finds 0.9999 best at 256,000 steps"
+LEAST_BETA2 = 0.99  # below it, elements without gradients are a danger much sooner than with 0.999
 WEIGHT_DECAY = 0.1  # what AdamW usually has in published pre-training
 STORAGE = "our measurements, docs/memory.md and docs/storage.md"
 
@@ -41,11 +47,13 @@ class Reason:
 class Recommendation:
     """Settings for a run, and the reasons for them. See :func:`recommend`.
 
-    `lr_factor` is to be multiplied by the learning rate of a well-tuned AdamW. `clip` is the norm that gradients are
-    clipped to; None for that of AdamW. `pays` is False where the run is shorter than any that we have tried.
+    No setting of a tuned AdamW is known here. `lr_factor` is to be multiplied by its learning rate, and its weight
+    decay stays. `clip` is the norm that gradients are clipped to; None for that of AdamW. `schedule` is that of the
+    learning rate. `pays` is False where the run is shorter than any that we have tried.
     """
 
     total_steps: int | Literal["open"]
+    schedule: Schedule
     betas: tuple[float, float, float]
     alpha: float
     alpha_warmup: int
@@ -66,7 +74,7 @@ def recommend(
     *,
     parameters: int | None = None,
     phase: Literal["pretrain", "finetune"] = "pretrain",
-    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine",
+    schedule: Schedule | None = None,
     betas: tuple[float, float] = BETAS,
 ) -> Recommendation:
     r"""Recommend settings for a run of `total_steps` optimizer steps, or for one whose end is open.
@@ -78,20 +86,23 @@ def recommend(
         parameters: of the model, if they are known: the published settings of large models differ.
         phase: ``"pretrain"``, or ``"finetune"`` for a model that has been trained before.
         schedule: of the learning rate: ``"cosine"``, ``"linear"``, ``"wsd"`` (warmup, stable, decay) or ``"constant"``.
-        betas: beta1 and beta2 of the tuned AdamW, which stay as they are.
+            Left out, it is cosine, or wsd if the end is open: the first two cannot be had without an end.
+        betas: beta1 and beta2, which stay as they are.
 
     >>> plan = recommend(10_000)
     >>> plan.betas, plan.alpha, plan.alpha_warmup
     ((0.9, 0.999, 0.9975), 5.0, 10000)
     >>> print(plan.reasons[0].why.partition(";")[0])
     it remembers 400 steps, 4% of the run, half-life 276 steps
-    >>> recommend("open", parameters=8_000_000_000, schedule="wsd").alpha_warmup
-    100000
+    >>> plan = recommend("open", parameters=8_000_000_000)
+    >>> plan.schedule, plan.alpha, plan.alpha_warmup
+    ('wsd', 8.0, 100000)
 
     Reference: section 3 of the paper for the schedules, :data:`ademamix.published.RUNS` for what others chose.
     """
     steps = _checked_length(total_steps)
-    _check(parameters, phase, schedule, betas)
+    schedule = _schedule(steps) if schedule is None else schedule
+    _check(steps, parameters, phase, schedule, betas)
     alpha, why_alpha = _alpha(steps, parameters, phase, schedule)
     factor, why_lr = _learning_rate(phase, schedule)
     clip, why_clip = _clip(parameters, phase)
@@ -104,6 +115,7 @@ def recommend(
         warmup = min(warmup, open_warmup(beta3))
     return Recommendation(
         total_steps=steps,
+        schedule=schedule,
         betas=resolved["betas"],
         alpha=resolved["alpha"],
         alpha_warmup=warmup,
@@ -118,6 +130,7 @@ def recommend(
             why_lr,
             why_clip,
             _weight_decay(phase),
+            _betas(*resolved["betas"][:2]),
             _storage(),
         ),
     )
@@ -135,12 +148,20 @@ def _checked_length(total_steps: Any) -> int | Literal["open"]:
     return steps
 
 
-def _check(parameters: Any, phase: str, schedule: str, betas: Any) -> None:
+def _schedule(steps: int | Literal["open"]) -> Schedule:
+    return "wsd" if steps == OPEN else "cosine"
+
+
+def _check(steps: int | Literal["open"], parameters: Any, phase: str, schedule: str, betas: Any) -> None:
     if parameters is not None and not (isinstance(parameters, numbers.Real) and float(parameters) >= 1):
         raise ValueError(f"parameters must be a number >= 1 or None, got {parameters!r}")
     for name, value, choices in (("phase", phase, PHASES), ("schedule", schedule, SCHEDULES)):
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    if steps == OPEN and schedule in DECAYING:
+        raise ValueError(
+            f"total_steps={OPEN!r} has no end to decay to: schedule must be wsd or constant, got {schedule!r}"
+        )
     if not isinstance(betas, (tuple, list)) or len(betas) != len(BETAS):
         raise ValueError(f"betas must be (beta1, beta2), got {betas!r}: beta3 is recommended")
 
@@ -176,7 +197,7 @@ def _alpha(steps: int | Literal["open"], parameters: int | None, phase: str, sch
 
 
 def _warmup(warmup: int, steps: int | Literal["open"]) -> Reason:
-    value = f"{warmup:,} steps"
+    value = f"{warmup:,} step{'s' if warmup != 1 else ''}"
     if warmup == steps:
         return Reason("warm-ups", value, "alpha and beta3 rise over the whole run; without, runs diverge", PAPER)
     why = "ten times what beta3 remembers: where the learning rate stays constant, they need not span the run"
@@ -191,10 +212,11 @@ def _learning_rate(phase: str, schedule: str) -> tuple[float, Reason]:
         )
         factor, source = 1.0, f"the two rates: {APERTUS_SFT}"
     else:
-        factor, source = 0.5, f"{LOG_TIME}; {PAPER}; {OURS}"
+        factor, source = 0.5, f"{LOG_TIME}; {PAPER}; {EPFL}; {OURS}"
         why = (
-            "fits give 0.43 to 0.45 for 10M to 1B parameters, the paper kept 1 at 110M and took 0.6 at 1.3B, and we "
-            "found 0.5 in 13 of 24 searches with small models, 0.25 in 5, 0.125 in 2 and 1 in 4; try 0.25 and 1 as well"
+            "where both were tuned, fits give 0.43 to 0.45 for 10M to 1B parameters, and we found 0.5 in 13 of 24 "
+            "searches with small models, 0.25 in 5, 0.125 in 2 and 1 in 4; the paper kept 1 at 110M and took 0.6 at "
+            "1.3B, and EPFL's scripts have 1 from 124M to 720M; try 0.25 and 1 as well"
         )
         if schedule == "wsd":
             why += "; if AdamW's was tuned with a cosine, halve it once more: Apertus is reported to do so for wsd"
@@ -219,8 +241,26 @@ def _clip(parameters: int | None, phase: str) -> tuple[float | None, Reason]:
 def _weight_decay(phase: str) -> Reason:
     if phase == "finetune":
         return Reason("weight_decay", "as for AdamW", "the published run does not state its own", APERTUS_SFT)
-    why = f"{WEIGHT_DECAY:g} in most published pre-training runs, 4/(lr T) in arXiv 2602.05298"
+    why = (
+        f"{WEIGHT_DECAY:g} in most published pre-training runs; weights decay by lr times it in each step, which half "
+        "of AdamW's rate halves as well; arXiv 2602.05298 keeps that at 4/T, by a weight decay of 4/(lr T)"
+    )
     return Reason("weight_decay", "as for AdamW", why, f"{PAPER}; {EPFL}; {APERTUS}; {LOG_TIME}")
+
+
+def _betas(beta1: float, beta2: float) -> Reason:
+    value, usual = f"{beta1:g} and {beta2:g}", "{:g} and {:g}".format(*BETAS)
+    source = f"{PAPER}; {EPFL}; {APERTUS}; {OURS}"
+    if (beta1, beta2) == BETAS:
+        return Reason("betas", value, "as in all published runs and in ours, whatever AdamW had", source)
+    why = f"as stated; all published runs and ours had {usual}, whatever AdamW had"
+    if beta2 < LEAST_BETA2:
+        why += (
+            f"; try beta2 = {BETAS[1]:g}, or set slow_clip=30: the lower beta2, the faster grows the step of elements "
+            "without gradients, with 0.95 sixty times as fast"
+        )
+        source += "; docs/idle.md"
+    return Reason("betas", value, why, source)
 
 
 def _storage() -> Reason:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import optax
 import pytest
 import torch
+from transformers import Trainer, TrainingArguments
 
 from ademamix import AdEMAMix, recommend
 from ademamix.cli import main
 from ademamix.optax import ademamix
-from ademamix.pytorch.integrations.huggingface import read_optim_args
+from ademamix.pytorch.integrations.huggingface import use_ademamix
 
 
 def said(capsys, *arguments):
@@ -25,7 +27,7 @@ def said(capsys, *arguments):
         ["--steps", "10000"],
         ["--steps", "10000", "--schedule", "wsd"],
         ["--steps", "20000", "--schedule", "constant"],
-        ["--steps", "open", "--schedule", "wsd", "--params", "8B"],
+        ["--steps", "open", "--params", "8B"],
         ["--steps", "4462", "--phase", "finetune"],
     ],
 )
@@ -39,9 +41,37 @@ def test_the_calls_have_the_settings(arguments, capsys):
     assert list(group["betas"]) == found["betas"]
     assert (group["lr"], group["weight_decay"]) == (found["lr"], 0.2)
     assert isinstance(eval(found["calls"]["Optax"], scope), optax.GradientTransformation)
-    optim_args = found["calls"]["Hugging Face"].split('optim_args="')[1].split('"')[0]
-    for name, value in read_optim_args(optim_args).items():
-        assert value == found[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scheduler"),
+    [
+        (["--steps", "10000"], "cosine"),
+        (["--steps", "10000", "--schedule", "linear"], "linear"),
+        (["--steps", "20000", "--schedule", "wsd"], "warmup_stable_decay"),
+        (["--steps", "500k", "--schedule", "constant"], "constant_with_warmup"),
+        (["--steps", "4462", "--phase", "finetune"], "cosine"),
+        (["--steps", "open", "--params", "8B"], "constant_with_warmup"),
+    ],
+)
+def test_a_trainer_that_is_made_by_the_call_trains_as_planned(arguments, scheduler, tmp_path, capsys):
+    """For the planned number of steps, with the planned schedule, whatever transformers does if it is told nothing."""
+    found = json.loads(said(capsys, *arguments, "--from", "lr=1e-3,weight_decay=0.2,clip=1", "--json"))["settings"]
+    call = found["calls"]["Hugging Face"].removesuffix(", with use_ademamix(trainer)")
+    scope = {"TrainingArguments": partial(TrainingArguments, str(tmp_path), use_cpu=True), "decay_steps": 1000}
+    made = eval(call, scope)
+    assert made.lr_scheduler_type == scheduler
+    is_open = found["total_steps"] == "open"
+    assert made.max_steps == (-1 if is_open else found["total_steps"])
+    trainer = Trainer(torch.nn.Linear(1, 1), made, train_dataset=[])
+    use_ademamix(trainer)
+    trainer.state.max_steps = 20 if is_open else made.max_steps  # as train() works it out
+    trainer.create_optimizer_and_scheduler(trainer.state.max_steps)
+    group = trainer.optimizer.param_groups[0]
+    names = ("alpha", "total_steps", "alpha_warmup", "beta3_warmup")
+    assert {name: group[name] for name in names} == {name: found[name] for name in names}
+    assert list(group["betas"]) == found["betas"]
+    assert (group["initial_lr"], made.weight_decay, made.max_grad_norm) == (found["lr"], 0.2, 1)
 
 
 def test_the_text_has_each_reason_with_its_source(capsys):
@@ -53,7 +83,8 @@ def test_the_text_has_each_reason_with_its_source(capsys):
 
 
 def test_short_runs_are_told_to_stay_with_adamw(capsys):
-    assert "not tried AdEMAMix in runs of fewer than 500 steps" in said(capsys, "--steps", "499")
+    text = " ".join(said(capsys, "--steps", "499").split())
+    assert "not tried AdEMAMix in runs of fewer than 500 steps. If you try it anyway: beta3" in text
     assert "Stay with AdamW" not in said(capsys, "--steps", "500")
 
 
@@ -78,7 +109,7 @@ def test_eps_of_adamw_is_kept_in_all_calls(capsys):
     assert eval(found["calls"]["PyTorch"], scope).param_groups[0]["eps"] == 1e-6
     assert "eps=1e-06, weight_decay" in found["calls"]["Optax"]
     assert isinstance(eval(found["calls"]["Optax"], scope), optax.GradientTransformation)
-    assert "TrainingArguments(learning_rate=0.0005, adam_epsilon=1e-06, weight" in found["calls"]["Hugging Face"]
+    assert "adam_epsilon=1e-06, weight" in found["calls"]["Hugging Face"]
 
 
 def settings(capsys, *arguments):
@@ -117,7 +148,19 @@ def test_tokens_are_in_the_data(capsys):
     assert "3,000,000,000 tokens." in said(capsys, "--steps", "1.5M", "--batch", "2k")
 
 
-@pytest.mark.parametrize(("text", "steps"), [("1M", 10**6), ("1.5M", 1_500_000), ("2.5k", 2500), ("700", 700)])
+def test_one_step_is_no_plural(capsys):
+    text = said(capsys, "--steps", "1")
+    assert text.startswith("Settings for 1 step\n")
+    assert "warm-ups = 1 step:" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        *(("1M", 10**6), ("1.5M", 1_500_000), ("2.5k", 2500), ("700", 700), ("10K", 10**4), ("2m", 2 * 10**6)),
+        *(("10,000", 10**4), ("1,000,000", 10**6), ("1e4", 10**4), ("2.5E3", 2500), (".5k", 500), ("1B", 10**9)),
+    ],
+)
 def test_lengths_have_units(text, steps, capsys):
     assert settings(capsys, "--steps", text, "--schedule", "linear")["total_steps"] == steps
 
@@ -136,7 +179,7 @@ def test_lengths_have_units(text, steps, capsys):
                 ["--steps", text],
                 f"argument --steps: must be a whole number of at least 1, got '{text}' (try 500, 10k or",
             )
-            for text in ("0", "1.5", "0.0001k", "1e6", "2m", "1B", "M", "1.2.3M", "²", "")
+            for text in ("0", "1.5", "0.0001k", "1e6k", "1e-3", "1,5", "1,0000", "M", "e4", "1.2.3M", "²", "")
         ),
         (["--steps", "10", "--from", "lr=1e-3,beta9=1"], "lr, beta1, beta2, eps, weight_decay, clip, got 'beta9=1'"),
         (["--steps", "10", "--from", "lr"], "lr, beta1, beta2, eps, weight_decay, clip, got 'lr'"),
@@ -147,6 +190,8 @@ def test_lengths_have_units(text, steps, capsys):
         (["--steps", "10", "--from", "beta2=1"], "beta2 must be a number of at least 0 and below 1, got '1'"),
         (["--steps", "10", "--from", "lr=1, lr=2"], "lr is given twice in 'lr=1, lr=2'"),
         (["--steps", "10", "--schedule", "step"], "argument --schedule"),
+        (["--steps", "open", "--schedule", "cosine"], "decays to the end of a run, which --steps open does not have"),
+        (["--steps", "open", "--schedule", "linear"], "decays to the end of a run, which --steps open does not have"),
         (["--steps", "open", "--batch", "8"], "which --steps open does not tell"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -9,6 +10,7 @@ import re
 import runpy
 import statistics
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import optax
@@ -16,23 +18,30 @@ import pytest
 from transformers.training_args import OptimizerNames
 
 from ademamix import half_life, recommend
+from ademamix.hyperparameters import BETAS
+from ademamix.lab.comparison.arms import Difference
+from ademamix.lab.comparison.worth import speed_up
+from ademamix.lab.config import Run, read
+from ademamix.lab.recipes import load
 from ademamix.lab.recipes.horizon_rule import SHARES
+from ademamix.lab.reproduction.scale import SCALES
 from ademamix.published import RUNS, PublishedRun
 from ademamix.pytorch.integrations.huggingface import read_optim_args
-from ademamix.recommendation import LARGE_MODEL, LONG_RUN, SHORTEST_RUN
+from ademamix.recommendation import CLIPS_TIGHTLY, LARGE_MODEL, LONG_RUN, SHORTEST_RUN
 from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+HORIZON_STUDY = {panel.figure: panel.tables[0].args[0] for panel in load("horizon-rule")(SCALES["laptop"])}
 
 
 def text_of(page: str) -> str:
     return (DOCS / page).read_text()
 
 
-def table(page: str, section: str) -> list[list[str]]:
+def table(page: str, section: str, *, level: int = 2) -> list[list[str]]:
     """Return the rows of the first table of a section, without its header; links are their texts."""
-    lines = text_of(page).split(f"\n## {section}\n")[1].split("\n## ")[0].splitlines()
+    lines = text_of(page).split(f"\n{'#' * level} {section}\n")[1].split("\n## ")[0].splitlines()
     _header, _rule, *rows = (line for line in lines if line.startswith("|"))
     cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
     return [[re.sub(r"\[(.+)\]\(.+\)", r"\1", cell) for cell in row] for row in cells]
@@ -106,6 +115,95 @@ def test_the_learning_rate_cites_the_study() -> None:
     assert stated in str(recommend(10_000).reasons)
 
 
+RECORDS = ROOT / "benchmarks" / "results" / "laptop"
+
+
+@functools.cache
+def recorded() -> dict[str, dict[int, tuple[Run, float]]]:
+    """Return the runs that are recorded at laptop scale and their last losses, by all but their seeds, and by seed."""
+    found: dict[str, dict[int, tuple[Run, float]]] = {}
+    for record in (json.loads(file.read_text()) for file in RECORDS.glob(f"{'[0-9a-f]' * 16}.json")):
+        run = read(Run, json.dumps(record["run"]))
+        found.setdefault(without(run, "seed"), {})[run.seed] = (run, record["result"]["validation_loss"])
+    return found
+
+
+def without(run: Run, *names: str) -> str:
+    """Return the config of a run but for some fields of it, or of its optimizer."""
+    fields = run.model_dump(mode="json")
+    for part in (fields, fields["optimizer"], fields["optimizer"]["settings"]):
+        for name in names:
+            part.pop(name, None)
+    return json.dumps(fields, sort_keys=True)
+
+
+def searched(planned: Run, *names: str) -> tuple[float, list[float]] | None:
+    """Return the rate that a search of those settings found for a run, and its losses on the seeds of comparisons.
+
+    None if there are no records. The search has a seed of its own, so that only what it found is there on the others.
+    """
+    seeds = SCALES["laptop"].seeds
+    found = [
+        by_seed
+        for by_seed in recorded().values()
+        if set(seeds) <= set(by_seed)
+        and without(by_seed[seeds[0]][0], "seed", *names) == without(planned, "seed", *names)
+        and by_seed[seeds[0]][0].optimizer.settings.get("betas", BETAS)[0] == BETAS[0]
+    ]
+    assert len(found) <= 1
+    return (found[0][seeds[0]][0].optimizer.lr, [found[0][seed][1] for seed in seeds]) if found else None
+
+
+@pytest.mark.parametrize("figure", HORIZON_STUDY)
+def test_the_tables_of_the_study_are_those_of_the_records(figure: str) -> None:
+    arms = HORIZON_STUDY[figure]
+    runs = arms.runs()
+    adamw = {steps: one for steps in arms.adamw_lengths if (one := searched(runs[arms.adamw(steps)], "lr", "betas"))}
+    expected = []
+    for steps in arms.lengths:
+        rate, ours = searched(runs[arms.ademamix(steps)], "lr") or (0.0, [])
+        faster = str(speed_up(steps, ours, {length: losses for length, (_, losses) in adamw.items()}))
+        lower = sum(our < their for our, their in zip(ours, adamw[steps][1], strict=True))
+        ends = [f"{statistics.fmean(losses):.3f}" for losses in (adamw[steps][1], ours)]
+        known = "not known" if faster == "over 1" else faster
+        expected.append([f"{steps:,}", f"{adamw[steps][0]:g}", f"{rate:g}", *ends, f"{lower} of 3", known])
+    section = text_of("settings.md").split("\n## The horizon study\n")[1].split("\n## ")[0]
+    tables = re.findall(r"(?:^\|.*\n)+", section, flags=re.MULTILINE)
+    rows = [line.strip("| ").split(" | ") for line in tables[[*HORIZON_STUDY].index(figure)].splitlines()[2:]]
+    assert rows == expected
+
+
+def test_other_shares_are_those_of_the_records() -> None:
+    """By length, and as means from some length on; bold where the difference is not chance by the rule of the lab."""
+    differences: dict[tuple[int, float, int], list[float]] = {}
+    panels = {figure: (arms, arms.runs()) for figure, arms in HORIZON_STUDY.items()}
+    for number, (arms, runs) in enumerate(panels.values()):
+        for share in (min(SHARES), max(SHARES)):
+            for steps in (steps for steps in arms.lengths if steps <= arms.most_steps["share"]):
+                rate, rule = searched(runs[arms.ademamix(steps)], "lr") or (0.0, [])
+                _rate, other = searched(with_rate(runs[arms.ademamix(steps, share)], rate)) or (0.0, [])
+                differences[number, share, steps] = [a - b for a, b in zip(other, rule, strict=True)]
+
+    def cell(number: int, share: float, lengths: Iterable[int]) -> str:
+        each = [differences[number, share, steps] for steps in lengths if (number, share, steps) in differences]
+        if not each:
+            return ""
+        difference = Difference([statistics.fmean(seed) for seed in zip(*each, strict=True)])
+        mark = "" if difference.may_be_chance else "**"
+        return f"{mark}{difference.mean:+.4f}{mark} ± {difference.uncertainty:.4f}"
+
+    lengths = sorted({steps for _, _, steps in differences})
+    rows = {f"{steps:,}": [steps] for steps in lengths}
+    rows |= {f"mean from {least:,} on": [s for s in lengths if s >= least] for least in (500, 2000, 3000, 5000)}
+    columns = [(number, share) for number in range(len(panels)) for share in (min(SHARES), max(SHARES))]
+    expected = [[title, *(cell(*column, chosen) for column in columns)] for title, chosen in rows.items()]
+    assert table("settings.md", "Other shares, by length", level=3) == expected
+
+
+def with_rate(run: Run, lr: float) -> Run:
+    return run.model_copy(update={"optimizer": run.optimizer.model_copy(update={"lr": lr})})
+
+
 def test_settings_in_short() -> None:
     rows = {row[0]: row[1:] for row in table("settings.md", "In short")}
     short, long, tuned = recommend(LONG_RUN - 1), recommend(LONG_RUN), recommend(LONG_RUN, parameters=LARGE_MODEL)
@@ -115,7 +213,17 @@ def test_settings_in_short() -> None:
         f"{large}; {tuned.alpha:g} from {LARGE_MODEL // 10**9}B parameters on with a cosine",
     ]
     assert recommend(LONG_RUN - 1, phase="finetune").alpha == long.alpha
-    assert rows["learning rate"][0].startswith("half") == (short.lr_factor == long.lr_factor == 0.5)
+    tuned_again = recommend(LONG_RUN, phase="finetune")
+    assert (short.lr_factor, long.lr_factor, tuned_again.lr_factor) == (0.5, 0.5, 1)
+    assert rows["learning rate"][0] == "half of a tuned AdamW's; in fine-tuning, the same"
+    small, large_model = (recommend(LONG_RUN, parameters=CLIPS_TIGHTLY - less).clip for less in (1, 0))
+    by_size = f"{small:g}, and {large_model:g} from {CLIPS_TIGHTLY // 10**6}M parameters on"
+    assert rows["clipping"] == [
+        "that of AdamW",
+        f"if the size is known, {by_size}; in fine-tuning {tuned_again.clip:g}",
+    ]
+    assert short.clip is None
+    assert rows["beta1, beta2"][0] == ", ".join(f"{beta:g}" for beta in short.betas[:2])
 
 
 def test_precision() -> None:

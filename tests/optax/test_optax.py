@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from ademamix.optax import ademamix, scale_by_ademamix
+from ademamix.optax import ademamix, alpha_schedule, scale_by_ademamix
 from ademamix.reference import ReferenceAdEMAMix
 from ademamix.schedules import beta3_for_horizon
 
@@ -280,3 +282,32 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'ademamix[jax]'" in done.stdout
+
+
+def test_a_run_without_a_planned_end_is_ended_as_the_documentation_says():
+    """Its last lines have the same bits as "open"; the number of steps alone changes alpha and beta3."""
+    page = (Path(__file__).parents[2] / "docs" / "optax.md").read_text()
+    (recipe,) = re.findall(r"^decay = .*\n^ending = .*\n", page, flags=re.MULTILINE)
+    scope = {"optax": optax, "ademamix": ademamix}
+    exec(recipe, scope)
+    params = {"w": jnp.linspace(-1, 1, 8)}
+
+    def gradient(step):
+        return {"w": jnp.sin(jnp.arange(8.0) + step)}
+
+    begun = ademamix(optax.constant_schedule(1e-3), total_steps="open", alpha=8.0)
+    state = begun.init(params)
+    for step in range(5):
+        _, state = begun.update(gradient(step), state, params)
+    for count in (5, 50_000, 150_000, 190_000):
+        later = optax.tree_utils.tree_set(state, count=jnp.int32(count), slow_count=jnp.int32(count))
+        options = {
+            "open": ademamix(scope["decay"], total_steps="open", alpha=8.0),
+            "ending": scope["ending"],
+            "number alone": ademamix(scope["decay"], total_steps=200_000, alpha=8.0),
+        }
+        updates = {name: option.update(gradient(9), later, params)[0]["w"] for name, option in options.items()}
+        assert jnp.array_equal(updates["open"], updates["ending"])
+        assert not jnp.array_equal(updates["open"], updates["number alone"])
+    assert alpha_schedule(8.0, T=100_000)(50_000) == 4
+    assert alpha_schedule(8.0, T=200_000)(50_000) == 2

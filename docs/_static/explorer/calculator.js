@@ -43,7 +43,12 @@
     const { lr, weightDecay, ...run } = input();
     const wrong = Object.keys(MISTAKES).filter((name) => Number.isNaN({ lr, weightDecay, ...run }[name]));
     for (const [name, id] of Object.entries(FIELDS)) find(id).setAttribute("aria-invalid", wrong.includes(name));
-    find("steps").disabled = find("open-end").checked;
+    const open = find("open-end").checked;
+    find("steps").disabled = open;
+    for (const choice of find("schedule").options) {
+      choice.disabled = open && ademamix.data.settings.decaying.includes(choice.value);
+    }
+    if (find("schedule").selectedOptions[0].disabled) find("schedule").value = ademamix.data.settings.schedules.open;
     find("mistake").textContent = wrong.map((name) => MISTAKES[name]).join(" ");
     find("recommended").hidden = wrong.length > 0;
     if (wrong.length) return;
@@ -60,7 +65,7 @@
   }
 
   const shortest = ademamix.data.settings.shortestRun.toLocaleString("en-US");
-  find("too-short").textContent = `Stay with AdamW: we have not tried AdEMAMix in runs of fewer than ${shortest} steps.`;
+  find("too-short").textContent = `Stay with AdamW: we have not tried AdEMAMix in runs of fewer than ${shortest} steps. If you try it anyway:`;
   find("calculator").addEventListener("input", show);
   find("calculator").addEventListener("submit", (event) => event.preventDefault());
   show();

@@ -44,7 +44,7 @@
   }
 
   function whyWarmup(warmup, steps) {
-    const row = { setting: "warm-ups", value: `${grouped(warmup)} steps` };
+    const row = { setting: "warm-ups", value: `${grouped(warmup)} step${warmup === 1 ? "" : "s"}` };
     return { ...row, ...(warmup === steps ? data.warmupSpansTheRun : data.warmupIsShorter) };
   }
 
@@ -52,7 +52,7 @@
   const reached = (number, limits) => limits.filter((limit) => number >= limit).length;
 
   /** The settings for a run of so many steps, or "open"; `parameters` may be null. See ademamix.recommend. */
-  function recommend(steps, { parameters = null, phase = "pretrain", schedule = "cosine" } = {}) {
+  function recommend(steps, { parameters = null, phase = "pretrain", schedule = data.schedules[steps === "open" ? "open" : "planned"] } = {}) {
     const length = steps === "open" ? "open" : reached(steps, data.lengths);
     const size = parameters === null ? "unknown" : reached(parameters, data.sizes);
     const chosen = data.choices[[phase, schedule, length, size].join(" ")];
@@ -64,6 +64,7 @@
     const [whyAlpha, ...others] = chosen.reasons;
     return {
       steps,
+      schedule,
       betas: [...data.betas, beta3],
       alpha: chosen.alpha,
       warmup,
@@ -80,22 +81,26 @@
     const decay = weightDecay === null ? "adamw_weight_decay" : general(weightDecay);
     const clip = plan.clip === null ? "adamw_clip" : general(plan.clip);
     const own = plan.warmup === plan.steps || plan.steps === "open" ? "" : `alpha_warmup=${plan.warmup}, beta3_warmup=${plan.warmup}`;
-    const settings = (horizon) => [`alpha=${general(plan.alpha)}`, `total_steps=${horizon}`, own].filter(Boolean).join(", ");
-    const quoted = settings(plan.steps === "open" ? "'open'" : plan.steps);
+    const settings = (...others) => [`alpha=${general(plan.alpha)}`, ...others, own].filter(Boolean).join(", ");
+    const open = plan.steps === "open";
+    const stated = settings(open ? "total_steps='open'" : `total_steps=${plan.steps}`);
+    const trainer = data.trainerSchedules[open ? "constant" : plan.schedule];
     return {
-      PyTorch: `AdEMAMix(model.parameters(), lr=${rate}, ${quoted}, weight_decay=${decay})`,
-      Optax: `ademamix(${rate}, ${quoted}, weight_decay=${decay})`,
+      PyTorch: `AdEMAMix(model.parameters(), lr=${rate}, ${stated}, weight_decay=${decay})`,
+      Optax: `ademamix(${rate}, ${stated}, weight_decay=${decay})`,
       "Hugging Face":
-        `TrainingArguments(learning_rate=${rate}, weight_decay=${decay}, max_grad_norm=${clip}, ` +
-        `optim_args="${settings(plan.steps)}"), with use_ademamix(trainer)`,
+        `TrainingArguments(learning_rate=${rate}, ${open ? "" : `max_steps=${plan.steps}, `}${trainer}, ` +
+        `weight_decay=${decay}, max_grad_norm=${clip}, ` +
+        `optim_args="${open ? settings("total_steps=open") : settings()}"), with use_ademamix(trainer)`,
     };
   }
 
-  /** Read a count such as 256k, 1.5M or 8B; NaN if it is none. */
+  /** Read a count such as 256k, 1.5M, 8B, 10,000 or 1e4; NaN if it is none. */
   function count(text) {
-    const found = /^([0-9][0-9,]*\.?[0-9]*)([kMB]?)$/.exec(text.trim());
+    const found = /^((?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)(e\d{1,2}|[kmbt]?)$/i.exec(text.trim());
     if (!found) return NaN;
-    const number = Number(found[1].replaceAll(",", "")) * { "": 1, k: 1e3, M: 1e6, B: 1e9 }[found[2]];
+    const exponent = { "": "", k: "e3", m: "e6", b: "e9", t: "e12" }[found[2].toLowerCase()] ?? found[2];
+    const number = Number(found[1].replaceAll(",", "") + exponent);
     return Number.isInteger(number) && number >= 1 && number <= Number.MAX_SAFE_INTEGER ? number : NaN;
   }
 

@@ -22,7 +22,7 @@ Options: TypeAlias = "argparse._ActionsContainer"  # a parser, or a group of its
 MOST = 1000
 """The largest :func:`small_count`; the learning rates of a search that wide are still numbers that a float holds."""
 
-UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 FEWEST_RATES = 3  # of a search: the best of fewer has no neighbour on each side
 
@@ -80,20 +80,27 @@ def add_choice(
     options.add_argument(name, choices=choices, default=default, metavar=metavar, help=explanation)
 
 
-def whole(text: str, units: str) -> int:
-    """Read a whole number that may have one of these units; 0 if the text is none.
+def whole(text: str) -> int:
+    """Read a whole number, perhaps with a unit, an exponent or commas between thousands; 0 if the text is none.
 
-    >>> whole("10k", "kM"), whole("1.5M", "kM"), whole("70B", "kM"), whole("1.5", "kM")
-    (10000, 1500000, 0, 0)
+    >>> whole("10k"), whole("1.5M"), whole("7b"), whole("10,000"), whole("1e4")
+    (10000, 1500000, 7000000000, 10000, 10000)
+    >>> whole("1.5"), whole("1,5")
+    (0, 0)
     """
-    found = re.fullmatch(rf"(\d+\.?\d*|\.\d+)([{units}]?)", text)
-    number = Fraction(found[1]) * UNITS.get(found[2], 1) if found else Fraction(0)
+    found = re.fullmatch(
+        r"((?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?|\.\d+)(e\d{1,2}|[kmbt]?)", text, re.ASCII | re.IGNORECASE
+    )
+    if not found:
+        return 0
+    digits, size = found[1].replace(",", ""), found[2].lower()
+    number = Fraction(digits) * (UNITS[size] if size in UNITS else 10 ** int(size[1:]))
     return int(number) if number.denominator == 1 else 0
 
 
 def positive(text: str) -> int:
     """Read a whole number of at least 1; 10k is 10000, and 1.5M is 1500000."""
-    if (number := whole(text, "kM")) < 1:
+    if (number := whole(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r} (try 500, 10k or 1.5M)")
     return number
 

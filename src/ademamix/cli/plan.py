@@ -9,11 +9,10 @@ from typing import Any
 
 from ademamix import memory_plan
 from ademamix.cli import plan_settings
-from ademamix.cli.arguments import UNITS, Commands, count, whole
+from ademamix.cli.arguments import Commands, count, whole
+from ademamix.hyperparameters import LAST_STEP
 from ademamix.memory_plan import PRECISIONS, SHARDINGS, STATE_FORMATS, DevicePlan
 from ademamix.output.tables import in_rows, width_of_output, wrapped
-
-MOST_CHARACTERS = 16
 
 
 def _listed(choices: dict[str, str]) -> str:
@@ -76,8 +75,8 @@ def parameters(text: str) -> int:
     >>> parameters("70B"), parameters("1.3B"), parameters("124M"), parameters("5000")
     (70000000000, 1300000000, 124000000, 5000)
     """
-    number = whole(text, "".join(UNITS)) if len(text) <= MOST_CHARACTERS else 0
-    if number < 1:
+    number = whole(text)
+    if not 1 <= number <= LAST_STEP:
         raise argparse.ArgumentTypeError(f"must be a number of parameters such as 124M, 1.3B or 70B, got {text!r}")
     return number
 

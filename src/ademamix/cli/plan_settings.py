@@ -10,7 +10,7 @@ from typing import Any
 from ademamix.cli.arguments import UsageError, add_choice, add_value, beta, count, horizon, rate, rate_or_zero
 from ademamix.hyperparameters import BETAS
 from ademamix.output.tables import wrapped
-from ademamix.recommendation import PHASES, SCHEDULES, SHORTEST_RUN, Reason, Recommendation, recommend
+from ademamix.recommendation import DECAYING, PHASES, SCHEDULES, SHORTEST_RUN, Reason, Recommendation, recommend
 from ademamix.schedules import OPEN
 
 ADAMW_SETTINGS = {
@@ -21,7 +21,15 @@ ADAMW_SETTINGS = {
     "weight_decay": rate_or_zero,
     "clip": rate_or_zero,
 }
+TRAINER_SCHEDULES = {
+    "cosine": 'lr_scheduler_type="cosine"',
+    "linear": 'lr_scheduler_type="linear"',
+    "wsd": 'lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs={"num_decay_steps": decay_steps}',
+    "constant": 'lr_scheduler_type="constant_with_warmup"',
+}
+"""Arguments of Hugging Face's trainer, which decays linearly without them."""
 STAY = f"Stay with AdamW: we have not tried AdEMAMix in runs of fewer than {SHORTEST_RUN:,} steps."
+ANYWAY = "If you try it anyway:"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     steps = "recommend settings for a run of T optimizer steps, or with an open end (default: no settings)"
     add_value(parser, "--steps", horizon, "T", steps)
     add_value(parser, "--batch", count, "TOKENS", "tokens in a step, for those of the run (default: none)")
-    add_choice(parser, "--phase", PHASES, "KIND", _one_of(PHASES), default="pretrain")
-    add_choice(parser, "--schedule", SCHEDULES, "KIND", _one_of(SCHEDULES), default="cosine")
+    add_choice(parser, "--phase", PHASES, "KIND", f"{' or '.join(PHASES)} (default: pretrain)", default="pretrain")
+    schedules = f"{', '.join(SCHEDULES[:-1])} or {SCHEDULES[-1]} (default: cosine, or wsd with --steps open)"
+    add_choice(parser, "--schedule", SCHEDULES, "KIND", schedules)
     parser.add_argument(
         "--from",
         dest="adamw",
@@ -86,10 +95,10 @@ def as_json(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, Any]:
 
 def as_text(plan: Recommendation, options: argparse.Namespace, width: int) -> str:
     """Return settings with their reasons, and the calls that have them."""
-    length = "a run without a planned end" if plan.total_steps == OPEN else f"{plan.total_steps:,} steps"
+    length = "a run without a planned end" if plan.total_steps == OPEN else _steps(plan.total_steps)
     parts = [f"Settings for {length}"]
     if not plan.pays:
-        parts.append(STAY)
+        parts.append(f"{STAY} {ANYWAY}")
     counted = tokens(options)
     if "tokens_per_parameter" in counted:
         each = f"{counted['tokens_per_parameter']:.3g} per parameter"
@@ -99,6 +108,10 @@ def as_text(plan: Recommendation, options: argparse.Namespace, width: int) -> st
     parts += ["\n".join(wrapped(str(reason), width, indent="  ") for reason in plan.reasons)]
     parts += [f"{name}:\n  {call}" for name, call in _calls(plan, options.adamw).items()]
     return "\n\n".join(wrapped(part, width) if "\n" not in part else part for part in parts)
+
+
+def _steps(number: int) -> str:
+    return f"{number:,} step{'s' if number != 1 else ''}"
 
 
 def _lr(plan: Recommendation, adamw: Mapping[str, float]) -> float | None:
@@ -118,17 +131,21 @@ def _calls(plan: Recommendation, adamw: Mapping[str, float]) -> dict[str, str]:
         trainer_betas = f"adam_beta1={beta1}, adam_beta2={beta2}, "
     eps = f", eps={adamw['eps']:g}" if "eps" in adamw else ""
     trainer_eps = f"adam_epsilon={adamw['eps']:g}, " if eps else ""
-    horizon = repr(plan.total_steps)
     warmups = {name: getattr(plan, name) for name in ("alpha_warmup", "beta3_warmup")}
     if plan.alpha_warmup == plan.total_steps or plan.total_steps == OPEN:
         warmups = {}
-    more = "".join(f", {name}={steps}" for name, steps in warmups.items())
-    settings = f"alpha={plan.alpha:g}, total_steps={horizon}{more}"
+    alpha, more = f"alpha={plan.alpha:g}", "".join(f", {name}={steps}" for name, steps in warmups.items())
+    settings = f"{alpha}, total_steps={plan.total_steps!r}{more}"
+    if plan.total_steps == OPEN:
+        length, trainer_settings = TRAINER_SCHEDULES["constant"], f"{alpha}, total_steps={OPEN}"  # until it is ended
+    else:  # use_ademamix works out total_steps
+        length = f"max_steps={plan.total_steps}, {TRAINER_SCHEDULES[plan.schedule]}"
+        trainer_settings = f"{alpha}{more}"
     return {
         "PyTorch": f"AdEMAMix(model.parameters(), lr={rate}{torch_betas}, {settings}{eps}, weight_decay={decay})",
         "Optax": f"ademamix({rate}{optax_betas}, {settings}{eps}, weight_decay={decay})",
-        "Hugging Face": f"TrainingArguments(learning_rate={rate}, {trainer_betas}{trainer_eps}weight_decay={decay}, "
-        f'max_grad_norm={clip}, optim_args="{settings.replace(repr(OPEN), OPEN)}"), with use_ademamix(trainer)',
+        "Hugging Face": f"TrainingArguments(learning_rate={rate}, {length}, {trainer_betas}{trainer_eps}"
+        f'weight_decay={decay}, max_grad_norm={clip}, optim_args="{trainer_settings}"), with use_ademamix(trainer)',
     }
 
 
@@ -150,13 +167,9 @@ def _adamw(text: str) -> dict[str, float]:
     return settings
 
 
-def _one_of(choices: tuple[str, ...]) -> str:
-    return f"{', '.join(choices[:-1])} or {choices[-1]} (default: {choices[0]})"
-
-
 def check(options: argparse.Namespace) -> None:
     """Raise if options are given that have no effect without `--steps`, or without `--params`."""
-    of_settings = options.batch or options.adamw or (options.phase, options.schedule) != (PHASES[0], SCHEDULES[0])
+    of_settings = options.batch or options.adamw or options.schedule or options.phase != "pretrain"
     if options.steps is None and of_settings:
         raise UsageError(
             "--batch, --from, --phase and --schedule are for settings, which need the length of the run: add --steps"
@@ -164,6 +177,11 @@ def check(options: argparse.Namespace) -> None:
     of_devices = (options.devices, options.shard, options.precision) != (1, "fsdp", "mixed")
     if options.steps is not None and options.params is None and of_devices:
         raise UsageError("--devices, --shard and --precision need the size of the model: add --params")
+    if options.steps == OPEN and options.schedule in DECAYING:
+        raise UsageError(
+            f"--schedule {options.schedule} decays to the end of a run, which --steps open does not have: leave "
+            "it out, or use wsd or constant"
+        )
     if options.steps == OPEN and options.batch:
         raise UsageError(
             "--batch is for the tokens of the run, which --steps open does not tell: leave one of them out"
