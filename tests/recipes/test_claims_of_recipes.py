@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from ademamix.lab.recipes import load
 from ademamix.lab.reproduction.claims import FAILS, HOLDS, OPEN, Claim, Decision
 from ademamix.lab.reproduction.outcome import Outcome, TrainedArm
@@ -91,15 +89,6 @@ def test_a_sweet_spot_is_compared_with_its_neighbours_in_the_grid_of_the_paper()
     paper, laptop = (next(load("sensitivity-alpha-beta3")(SCALES[scale])).arms for scale in ("paper", "laptop"))
     place = list(paper).index("alpha=10")
     assert {list(paper)[place - 1], list(paper)[place + 1]} <= set(laptop)
-
-
-@pytest.mark.parametrize("name", ["constant-lr", "forgetting-constant-lr"])
-def test_a_constant_learning_rate_is_searched_as_one(name: str) -> None:
-    (panel,) = load(name)(LAPTOP)
-    assert {panel.arms[arm].optimizer.name for arm in panel.tune} == {"adamw", "ademamix"}
-    assert {*panel.tune, *panel.follow} == set(panel.arms)
-    for arm, other in panel.follow.items():
-        assert panel.arms[arm].optimizer.name == panel.arms[other].optimizer.name
 
 
 def test_sentences_about_tied_warm_ups_stay_with_them() -> None:
