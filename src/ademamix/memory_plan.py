@@ -72,12 +72,14 @@ PRECISIONS = {
     ),
     "mixed": Precision(2, 4, 4, "computes in bf16, with gradients and a master copy in fp32"),
 }
+"""How weights, gradients and masters are kept, by name."""
 SHARDINGS = {
     "ddp": Sharding(False, False, False, 0, "each device has a copy of everything"),
     "zero1": Sharding(False, False, True, 1, "devices share state and master copy, as in ZeRO-1 and Megatron"),
     "zero2": Sharding(False, True, True, 1, "devices share state, master copy and gradients, as in ZeRO-2"),
     "fsdp": Sharding(True, True, True, 2, "devices share everything, as in FSDP2 and ZeRO-3"),
 }
+"""What devices share, by name."""
 
 
 def _without(moments: int, storage: str, title: str) -> StateFormat:
@@ -92,6 +94,7 @@ STATE_FORMATS = {
     **{name: _without(0, name, f"AdEMAMix, {name}") for name in formats.STORAGES},
     **{f"{name}-beta1-0": _without(1, name, f"AdEMAMix, {name}, beta1 = 0") for name in formats.STORAGES},
 }
+"""Optimizers and their storages, by name."""
 
 
 @dataclass(frozen=True)
