@@ -15,8 +15,8 @@ WHEELS_INSTALLED := $(WHEELS_VENV)/.installed
 PROGRAMS := chromium postgresql g++-aarch64-linux-gnu qemu-user
 BUILD_INPUTS := pyproject.toml constraints.txt src/ademamix/__init__.py $(wildcard csrc/*)
 
-.PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas docs fuzz \
-  bench bench-deepspeed speed wheels clean
+.PHONY: demo test test-cluster test-distributed test-programs test-triton test-deepspeed lint check-schemas docs \
+  linkcheck fuzz bench bench-deepspeed speed wheels clean
 
 demo: $(INSTALLED)
 	$(BIN)/ademamix compare $(ARGS)
@@ -63,6 +63,10 @@ lint: $(INSTALLED) check-schemas
 # The documentation site, in build/docs; any warning is an error.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+
+# The addresses that the pages refer to, each asked for: needs a network.
+linkcheck: $(INSTALLED)
+	$(BIN)/python -m sphinx -q -b linkcheck docs build/linkcheck
 
 # Files that only the repository's host reads. The schemas come with the tool: no network is needed.
 check-schemas: $(INSTALLED)

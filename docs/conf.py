@@ -32,6 +32,14 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
+nitpicky = True  # references lead somewhere, but for types of others, aliases, and what only type checkers import
+OTHERS = ("collections", "contextlib", "numpy", "optax", "pathlib", "torch")
+UNRESOLVED = (
+    *("Accelerator", "MegatronOptimizer", "OptimizersContainer", "ParamsT", "Tensor", "TrainSpec", "Trainer"),
+    *("Callback", "DataKind", "Function", "Grid", "Horizon", "Lines", "NotNegative", "Number", "Positive", "Rate"),
+)
+nitpick_ignore_regex = [("py:.*", rf"({'|'.join(OTHERS)})\..*"), ("py:class", "|".join(UNRESOLVED))]
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"

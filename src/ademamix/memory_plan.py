@@ -74,12 +74,14 @@ PRECISIONS = {
     ),
     "mixed": Precision(2, 4, 4, "computes in bf16, with gradients and a master copy in fp32"),
 }
+"""How weights, gradients and masters are kept, by name."""
 SHARDINGS = {
     "ddp": Sharding(False, False, False, 0, "each device has a copy of everything"),
     "zero1": Sharding(False, False, True, 1, "devices share state and master copy, as in ZeRO-1 and Megatron"),
     "zero2": Sharding(False, True, True, 1, "devices share state, master copy and gradients, as in ZeRO-2"),
     "fsdp": Sharding(True, True, True, 2, "devices share everything, as in FSDP2 and ZeRO-3"),
 }
+"""What devices share, by name."""
 
 
 def _stored(storage: str, title: str, *, has_fast: bool = True) -> StateFormat:
@@ -93,6 +95,7 @@ STATE_FORMATS = {
     **{name: _stored(name, f"AdEMAMix, {name}") for name in formats.STORAGES},
     **{f"{name}-beta1-0": _stored(name, f"AdEMAMix, {name}, beta1 = 0", has_fast=False) for name in formats.STORAGES},
 }
+"""Optimizers and their storages, by name."""
 
 
 @dataclass(frozen=True)

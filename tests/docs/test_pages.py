@@ -32,7 +32,7 @@ from ademamix.schedules import HORIZON_FRACTION, PAPER_BETA3, beta3_for_horizon
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-HORIZON_STUDY = {panel.figure: panel.tables[0].args[0] for panel in load("horizon-rule")(SCALES["laptop"])}
+HORIZON_STUDY = {panel.figure: panel.arms for panel in load("horizon-rule")(SCALES["laptop"])}
 
 
 def text_of(page: str) -> str:
@@ -154,14 +154,18 @@ def searched(planned: Run, *names: str) -> tuple[float, list[float]] | None:
     return (found[0][seeds[0]][0].optimizer.lr, [found[0][seed][1] for seed in seeds]) if found else None
 
 
+def of_share(steps: int, share: float = HORIZON_FRACTION) -> str:
+    return f"AdEMAMix, {share:.3g} T, {steps:,}"
+
+
 @pytest.mark.parametrize("figure", HORIZON_STUDY)
 def test_the_tables_of_the_study_are_those_of_the_records(figure: str) -> None:
-    arms = HORIZON_STUDY[figure]
-    runs = arms.runs()
-    adamw = {steps: one for steps in arms.adamw_lengths if (one := searched(runs[arms.adamw(steps)], "lr", "betas"))}
+    runs = HORIZON_STUDY[figure]
+    baselines = [run for name, run in runs.items() if name == f"AdamW, {run.steps:,}"]
+    adamw = {run.steps: found for run in baselines if (found := searched(run, "lr", "betas"))}
     expected = []
-    for steps in arms.lengths:
-        rate, ours = searched(runs[arms.ademamix(steps)], "lr") or (0.0, [])
+    for steps in (run.steps for run in baselines if of_share(run.steps) in runs):
+        rate, ours = searched(runs[of_share(steps)], "lr") or (0.0, [])
         faster = str(speed_up(steps, ours, {length: losses for length, (_, losses) in adamw.items()}))
         lower = sum(our < their for our, their in zip(ours, adamw[steps][1], strict=True))
         ends = [f"{statistics.fmean(losses):.3f}" for losses in (adamw[steps][1], ours)]
@@ -176,12 +180,11 @@ def test_the_tables_of_the_study_are_those_of_the_records(figure: str) -> None:
 def test_other_shares_are_those_of_the_records() -> None:
     """By length, and as means from some length on; bold where the difference is not chance by the rule of the lab."""
     differences: dict[tuple[int, float, int], list[float]] = {}
-    panels = {figure: (arms, arms.runs()) for figure, arms in HORIZON_STUDY.items()}
-    for number, (arms, runs) in enumerate(panels.values()):
+    for number, runs in enumerate(HORIZON_STUDY.values()):
         for share in (min(SHARES), max(SHARES)):
-            for steps in (steps for steps in arms.lengths if steps <= arms.most_steps["share"]):
-                rate, rule = searched(runs[arms.ademamix(steps)], "lr") or (0.0, [])
-                _rate, other = searched(with_rate(runs[arms.ademamix(steps, share)], rate)) or (0.0, [])
+            for steps in (run.steps for name, run in runs.items() if name == of_share(run.steps, share)):
+                rate, rule = searched(runs[of_share(steps)], "lr") or (0.0, [])
+                _rate, other = searched(with_rate(runs[of_share(steps, share)], rate)) or (0.0, [])
                 differences[number, share, steps] = [a - b for a, b in zip(other, rule, strict=True)]
 
     def cell(number: int, share: float, lengths: Iterable[int]) -> str:
@@ -195,7 +198,7 @@ def test_other_shares_are_those_of_the_records() -> None:
     lengths = sorted({steps for _, _, steps in differences})
     rows = {f"{steps:,}": [steps] for steps in lengths}
     rows |= {f"mean from {least:,} on": [s for s in lengths if s >= least] for least in (500, 2000, 3000, 5000)}
-    columns = [(number, share) for number in range(len(panels)) for share in (min(SHARES), max(SHARES))]
+    columns = [(number, share) for number in range(len(HORIZON_STUDY)) for share in (min(SHARES), max(SHARES))]
     expected = [[title, *(cell(*column, chosen) for column in columns)] for title, chosen in rows.items()]
     assert table("settings.md", "Other shares, by length", level=3) == expected
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 import pkgutil
 import re
+import shlex
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from sphinx.util.inventory import InventoryFile
 
 import ademamix
+import ademamix.checkpoints
 import ademamix.optax
+from ademamix.cli import parser
 from ademamix.lab.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -132,8 +135,42 @@ def imported_by_readers() -> set[str]:
     return {f"{module}.{name.strip()}" for module, names in imports for name in names.split(",")}
 
 
+def commands() -> list[str]:
+    """Return the commands of ours in the blocks of all pages, without their comments."""
+    blocks = [
+        block
+        for file in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+        for block in re.findall(
+            r"^```(?:text|sh|bash|console)?\n(.*?)^```$", file.read_text(), re.DOTALL | re.MULTILINE
+        )
+    ]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [
+        line for line in dict.fromkeys(lines) if line.startswith("ademamix ") and not re.search(r"[A-Z]{5}|\|", line)
+    ]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_of_the_pages_are_those_of_the_command_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    program, *arguments = shlex.split(line, comments=True)
+    assert program == "ademamix"
+    options = parser().parse_args(arguments)
+    assert callable(options.run)
+
+
+def test_there_are_commands_of_every_kind() -> None:
+    assert {line.split()[1] for line in commands()} >= {"plan", "compare", "sweep", "reproduce", "convert", "inspect"}
+    with pytest.raises(SystemExit):
+        parser().parse_args(["plan", "--step-count", "10"])
+
+
 PUBLIC = sorted(
-    {f"{package.__name__}.{name}" for package in (ademamix, ademamix.optax) for name in package.__all__}
+    {
+        f"{package.__name__}.{name}"
+        for package in (ademamix, ademamix.checkpoints, ademamix.optax)
+        for name in package.__all__
+    }
     | imported_by_readers()
 )
 

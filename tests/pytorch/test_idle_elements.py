@@ -50,7 +50,7 @@ def largest_idle_step(path, **settings):
     return torch.stack(places).diff(dim=0).abs().amax(0) / LR
 
 
-@pytest.mark.parametrize("path", ["fused", "foreach"])
+@pytest.mark.parametrize("path", ["fused", "foreach", "fused-capturable"])
 def test_idle_elements_of_the_optimizer_run_away_and_slow_clip_holds_them(path):
     assert largest_idle_step(path, alpha=8.0).max() > 1_000
     bounded = largest_idle_step(path, alpha=8.0, slow_clip=2.0)
@@ -98,6 +98,43 @@ def test_rare_tokens_of_an_embedding():
     assert bounded <= 2 * 2.0
     assert found["largest_slow_step"] == pytest.approx(2.0)
     assert found["large_slow_steps"] == 0
+
+
+def longest_idle_run(path, **settings):
+    """Train an untied embedding on tokens with Zipf's frequencies, the rarest of which do not occur for 20,000 steps.
+
+    They occur in the first steps, at the frequencies that they have. Return the largest change of an embedding in a
+    step, over lr, and how long the rarest were idle at the end.
+    """
+    tokens, width, size = 512, 2, 4
+    generator = torch.Generator().manual_seed(0)
+    frequencies = 1 / torch.arange(1.0, tokens + 1) ** 2  # the rarest occur once in 430,000 tokens
+    batches = torch.multinomial(frequencies, (LIVE + IDLE) * size, replacement=True, generator=generator)
+    batches[: LIVE * size] = torch.randint(tokens, (LIVE * size,), generator=generator)
+    targets = torch.randn(tokens, width, generator=generator)
+    param = torch.zeros(tokens, width, requires_grad=True)
+    optimizer = make([param], lr=LR, betas=(0.9, 0.999, 0.9999), weight_decay=0.0, **settings, **PATHS[path])
+    last_seen = torch.zeros(tokens, dtype=torch.long)
+    param.grad = torch.zeros_like(param)
+    largest = 0.0
+    for step, batch in enumerate(batches.view(-1, size)):
+        before = param.detach().clone()
+        noise = torch.randn(size, width, generator=generator)
+        param.grad.zero_().index_add_(0, batch, before[batch] - targets[batch] - noise)
+        last_seen[batch] = step
+        optimizer.step()
+        largest = max(largest, float((param.detach() - before).abs().max()) / LR)
+    return largest, LIVE + IDLE - 1 - int(last_seen.min())
+
+
+@pytest.mark.slow
+def test_tokens_of_zipf_that_are_idle_for_20_000_steps():
+    settings = {"alpha": 8.0, "alpha_warmup": 0, "beta3_warmup": 0}
+    largest, idle = longest_idle_run("fused", **settings)
+    assert idle >= IDLE
+    assert largest > 500
+    bounded, _ = longest_idle_run("fused", slow_clip=30.0, **settings)
+    assert bounded <= 2 * 30.0
 
 
 @pytest.mark.parametrize(("path", "storage"), on_paths(EAGER, STORAGES))

@@ -59,7 +59,7 @@ def beta3_schedule(beta3: float | jax.Array, start: float | jax.Array, T: int | 
 
 @dataclass(frozen=True)
 class Beta3Schedule:
-    """The schedule that :func:`beta3_schedule` returns."""
+    """The schedule that :func:`ademamix.optax.beta3_schedule` returns."""
 
     beta3: Any
     start: Any
