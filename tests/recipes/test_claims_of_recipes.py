@@ -85,12 +85,6 @@ def test_the_state_without_a_fast_average_is_as_large_as_that_of_adamw() -> None
         assert claim.decide(Outcome(arms, LAPTOP.seeds)).verdict == verdict
 
 
-def test_a_sweet_spot_is_compared_with_its_neighbours_in_the_grid_of_the_paper() -> None:
-    paper, laptop = (next(load("sensitivity-alpha-beta3")(SCALES[scale])).arms for scale in ("paper", "laptop"))
-    place = list(paper).index("alpha=10")
-    assert {list(paper)[place - 1], list(paper)[place + 1]} <= set(laptop)
-
-
 def test_sentences_about_tied_warm_ups_stay_with_them() -> None:
     tied, alone = load("sensitivity-warmup")(LAPTOP)
     assert ["either diverge or converge" in claim.source for claim in tied.claims] == [True, False]

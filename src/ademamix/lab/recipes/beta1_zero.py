@@ -1,7 +1,7 @@
 """AdEMAMix without its fast average: the paper's figures b1_0_bs and b1_0_1300.
 
 The paper does not give alpha for its 110M models; here it is 10, as in its sweep over beta1, to which it refers. The
-number of steps is the same for all batches. Batches shrink with that of the scale; at laptop scale there are three of
+number of steps is the same for all batches. Batches shrink with that of the scale; at laptop scale there are two of
 them. The second panel is that of the 1.3B model, which is the small one there. A run is as unstable as the largest rise
 of its training loss, a mean of ten steps, above the lowest before; an instability is a rise that beta1 = 0 makes larger
 by 0.1. "Similar" is a difference of at most 0.01.
@@ -26,7 +26,7 @@ from ademamix.lab.reproduction.claims import (
 from ademamix.lab.reproduction.panel import Panel, Panels
 from ademamix.lab.reproduction.scale import Scale, changed
 
-BATCHES = {"smoke": (32, 64), "laptop": (16, 64, 128), "paper": (4, 8, 16, 32, 64, 128)}
+BATCHES = {"smoke": (32, 64), "laptop": (16, 64), "paper": (4, 8, 16, 32, 64, 128)}
 PAPER_BATCH = 64
 
 
