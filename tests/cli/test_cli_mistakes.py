@@ -46,7 +46,7 @@ def test_what_is_wrong_is_said(
         (["compare", "--optimizers", "lion", "lion:lr=1e-4"], "lion lr=0.0001 weight_decay=0.1 is named twice"),
         (["compare", "--optimizers", "adamw", "ademamix:alpha=-1"], "alpha must be a finite number >= 0, got -1"),
         (["compare", "--parameters", "bf16", "--optimizers", "ademamix", "lion"], "optimizer 'lion': "),
-        (["compare", "--optimizers", "lion", "lion:lr=1", "--tune"], "lion is named twice, with other learning rates"),
+        (["compare", "--optimizers", "lion", "lion:lr=1", "--tune"], "lion is named twice, with different"),
         (["compare", "--optimizers", "adamw", "adamw:steps=long"], "steps must be a whole number of at least 1, or a "),
         (["compare", "--optimizers", "adamw:steps=2"], "warm-up and decay must fit into the 2 steps of a run"),
         (["compare", "--parameters", "bf16"], "optimizer 'adamw': AdamW takes fp32 and fp64 parameters, got "),

@@ -91,7 +91,6 @@ def test_a_program_has_the_same_seeds_every_time_and_the_first_is_that_of_all_ot
     program = """
 import torch
 from ademamix import AdEMAMix
-from cases import STORAGES
 
 def seeds(*groups, **settings):
     optimizer = AdEMAMix([{"params": [torch.ones(2) for _ in range(g)]} for g in groups], total_steps=9, **settings)

@@ -122,7 +122,7 @@ def test_changed_verdicts_are_told_and_changed_recipes_found(tmp_path: Path) -> 
         ("toy-two-emas", ["steep_and_flat.py", "toy_two_emas.py"]),
         ("toy-rosenbrock", ["rosenbrock.py"]),
         ("sensitivity-clip-beta1", ["outcome.py", "defaults.py", "arms.py", "tuning.py"]),
-        ("forgetting-evolution", ["forgetting_evolution.py", "forgetting.py"]),
+        ("forgetting-evolution", ["forgetting_evolution.py", "injections.py"]),
         ("single-ema-resume", ["single_ema.py", "switch_from_adamw.py", "switch_schedules.py"]),
     ],
 )
